@@ -38,7 +38,7 @@ def payload() -> Iterator[Row]:
 
     import mast
     from mast.distributed import Participation, ProblemWorker, Server, VectorCapacity
-    from mast.engines.flower.records import payload, unpack
+    from mast.engines.flower.records import payload, unpack_messages
     from mast.federated import LocalGrid, MastStrategy, client
 
     d, sketches = 10**6, [mast.Bernoulli(0.5), mast.RandK(0.25), mast.PermK(100)]
@@ -50,7 +50,7 @@ def payload() -> Iterator[Row]:
     grid = LocalGrid(client(lambda context: workers[context.node_config["partition-id"]]), 3)
     messages = MastStrategy(server).configure_train(1, None, ConfigRecord(), grid)
     for direction, found in (("to a client", messages), ("from a client", grid.send_and_receive(messages))):
-        values = [unpack(message.content)[0].values.nbytes for message in found]
+        values = [unpack_messages(message.content)[0].values.nbytes for message in found]
         records = [payload(message.content) for message in found]
         framed = [sum(len(o.deflate()) for o in get_all_nested_objects(m).values()) for m in found]
         _, ours, allowed = max(

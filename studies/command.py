@@ -7,7 +7,7 @@ import importlib
 from pathlib import Path
 
 from mast.errors import MastError
-from mast.experiments.reproduce import run
+from mast.experiments.reproduce import run_experiments
 
 
 def main(place: str) -> None:
@@ -24,7 +24,9 @@ def main(place: str) -> None:
     parser.add_argument("--jobs", type=int, metavar="N", help="processes; the default is one per core")
     given = parser.parse_args()
     try:
-        report = run([study], given.out, given.effort or "normal", given.dataset, given.data_dir, given.jobs)
+        report = run_experiments(
+            [study], given.out, given.effort or "normal", given.dataset, given.data_dir, given.jobs
+        )
     except MastError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     print(f"report: {report}")

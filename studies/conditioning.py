@@ -103,11 +103,11 @@ class Conditioning(Experiment):
                     "Left: the same keep probability for all weights; the bound is 1. Right: different "
                     "ones, from 0.9/ratio to 0.9, in random order, or lowest where f is steepest (steep) or "
                     "flattest (flat).",
-                    partial(draw, results),
+                    partial(draw_conditioning, results),
                 )
             ],
             tables={"conditioning": table},
-            claims=results.claims(claims),
+            claims=results.claims(conditioning_claims),
             choices=[
                 "Least squares on the labels with l2 such that the condition number is 100; in data sets "
                 f"with more than {LARGEST_DIMENSION:,} features, the {LARGEST_DIMENSION:,} most frequent "
@@ -116,7 +116,7 @@ class Conditioning(Experiment):
         )
 
 
-def claims(results: Results) -> Iterator[Claim]:
+def conditioning_claims(results: Results) -> Iterator[Claim]:
     """What the paper says of condition numbers."""
     (d,) = results
     kappa, against = d["kappa_f"], d["kappa_D"] / d["bound"]
@@ -149,7 +149,7 @@ COLOURS = {"random": style.BLUE, "steep": style.VERMILION, "flat": style.GREEN}
 MARKERS = ("o", "s", "^", "D", "v")
 
 
-def draw(results: Results) -> Any:
+def draw_conditioning(results: Results) -> Any:
     """Uniform probabilities left, different ones right."""
     figure, ((left, right),) = style.frames(1, 2, width=5.0, height=3.7)
     for number, d in enumerate(results):

@@ -14,9 +14,16 @@ import numpy as np
 
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, logistic
-from mast.experiments.experiment import Claim, Experiment, Findings, Request, Results, spread
+from mast.experiments.experiment import (
+    Claim,
+    Experiment,
+    Findings,
+    Request,
+    Results,
+    median_and_range,
+    trace_arrays,
+)
 from mast.experiments.interpolation import several_partitions
-from mast.experiments.runs import measured
 from mast.objectives import Logistic
 from mast.problem import Nodes, Problem
 from mast.run import minimize
@@ -99,7 +106,7 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         p = 1 / (K * PARTITIONS)  # the method's default, 1/N
         r0sq = float(result.trace["dist_sq"].iloc[0])
         Psi0 = r0sq + 16 * (factor * base) ** 2 / p * spread_of_gradients(problem)
-    of_run = measured(result, Psi0)
+    of_run = trace_arrays(result, Psi0)
     return of_run | {"excess": of_run["loss"] - f.infimum()}
 
 
@@ -158,8 +165,8 @@ class Methods(Experiment):
                     draw_baselines,
                 ),
             ],
-            tables={"methods": table(results)},
-            claims=results.claims(claims),
+            tables={"methods": method_table(results)},
+            claims=results.claims(method_claims),
             choices=[
                 "x0 = 0, condition number 100, the whole data set. DCGD and GDCI have no statement here: "
                 "they run at 1/(L_f K²), DSGD's limit; naive IST at M/L_f and M/(4 L_f), M nodes that each "
@@ -172,7 +179,7 @@ class Methods(Experiment):
         )
 
 
-def table(results: Results) -> Any:
+def method_table(results: Results) -> Any:
     """One row per measured point."""
     measured = ("step", "passes", "excess", "gap", "gradient_sq", "distance_sq", "bound")
     return results.frame(run="name", step_size="step_size", seed="seed", **{name: name for name in measured})
@@ -197,7 +204,7 @@ def first_below(d: Done, target: float) -> float:
     return float(d["step"][reached[0]]) if reached.size else np.inf
 
 
-def claims(results: Results) -> Iterator[Claim]:
+def method_claims(results: Results) -> Iterator[Claim]:
     """What theory and the paper's text say of these methods."""
     curves = {run: results.of(name=run) for run in RUNS}
     end = {run: ends(curve, "gap") for run, curve in curves.items()}
@@ -224,7 +231,7 @@ def claims(results: Results) -> Iterator[Claim]:
     yield Claim(
         "Variance reduction removes the noise floor of DSGD",
         "final relative gap of L-SVRDSG (ten times its theory's step size) below a tenth of DSGD's",
-        f"{middle['L-SVRDSG, 10 γ']:.1e} against {spread(end['DSGD'], '.1e')}",
+        f"{middle['L-SVRDSG, 10 γ']:.1e} against {median_and_range(end['DSGD'], '.1e')}",
         middle["L-SVRDSG, 10 γ"] < 0.1 * middle["DSGD"],
         source="beyond",
     )

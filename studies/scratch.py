@@ -188,7 +188,7 @@ def batches(rows: Rows, size: int, steps: int, seed: int) -> Iterator[Rows]:
 
 
 def train(model: nn.Module, rows: list[Rows], rate: float, first: int, steps: int) -> None:
-    """Steps `first` to `first + len(rows)` of a schedule with so many `steps`."""
+    """Steps `first` to `first + len(rows)` of a schedule with `steps` steps."""
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=rate, weight_decay=0.01)
     for t, (x, y) in enumerate(rows, first):
         done = max(0.0, 2 * t / steps - 1)

@@ -21,7 +21,7 @@ GIBIBYTE = 1 << 30
 def small_machine(monkeypatch):
     """One gibibyte of memory, whatever there is."""
     for module in ("mast.support.arrays", "mast.data.unpack"):
-        monkeypatch.setattr(f"{module}.memory", lambda: GIBIBYTE)
+        monkeypatch.setattr(f"{module}.memory_limit", lambda: GIBIBYTE)
 
 
 @pytest.mark.usefixtures("small_machine")
@@ -69,18 +69,18 @@ def test_the_memory_is_at_most_that_of_the_process():
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 from mast.support import arrays
-print(arrays.memory() <= 8 << 30)
+print(arrays.memory_limit() <= 8 << 30)
 """
     if sys.platform == "win32":
         pytest.skip("processes have no such limit on Windows")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
-    assert arrays.memory() > 1 << 20
+    assert arrays.memory_limit() > 1 << 20
 
 
 @pytest.mark.usefixtures("small_machine")
 def test_a_text_that_unpacks_to_more_than_the_load_could_hold_is_refused(monkeypatch):
-    monkeypatch.setattr("mast.data.unpack.memory", lambda: 4_000_000)
+    monkeypatch.setattr("mast.data.unpack.memory_limit", lambda: 4_000_000)
     bomb = gzip.compress(b"1 1:1\n" * 200_000)
     assert len(bomb) < 10_000
     with pytest.raises(DataError, match="unpacks to more than a quarter of this machine's memory"):

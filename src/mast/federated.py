@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from mast.distributed import ProblemWorker
 from mast.distributed.participation import Dropouts
-from mast.engines.flower.clients import Client, client
-from mast.engines.flower.local_grid import LocalGrid
+from mast.engines.flower.clients import Client, LocalGrid, client
 from mast.engines.flower.strategy import MastStrategy
 from mast.engines.servers import server_for
 

@@ -20,7 +20,7 @@ from mast.problem import AbstractProblem, Problem
 from mast.randomness import LAYOUT, Key
 from mast.support import files
 from mast.support.arrays import Array
-from mast.support.checkpoint import Checkpoint, check, describe, joined
+from mast.support.checkpoint import Checkpoint, check_fields, describe, joined
 from mast.trace import COLUMNS, rows_of, table_of, trace_steps
 
 KIND = "run"
@@ -171,7 +171,7 @@ class SavedRun:
 
     def _checked(self, numbers: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
         """The numbers, if each of them is one that a run may have."""
-        check(numbers, NUMBERS, str(self.file.path))
+        check_fields(numbers, NUMBERS, str(self.file.path))
         numbers = {"diverged_at": None, "step_size": None, **numbers}
         right = {
             "step_size": bool(numbers["step_size"]) != self.scheduled,

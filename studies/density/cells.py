@@ -131,7 +131,7 @@ def scores_of(
     return np.array(found)
 
 
-def cells(experiment: Experiment, request: Request) -> list[Cell]:
+def density_cells(experiment: Experiment, request: Request) -> list[Cell]:
     """One cell per contender."""
     cells = []
     for data in request.datasets:

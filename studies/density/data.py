@@ -59,7 +59,7 @@ class Parts(NamedTuple):
     test: ClassRows
 
     def some(self, count: int) -> Tensor:
-        """About so many training inputs, from all over: rows may be in order of their classes."""
+        """About `count` training inputs, from all over: rows may be in order of their classes."""
         return self.train.x[:: max(1, len(self.train.x) // count)]
 
 
@@ -137,8 +137,8 @@ def _parts(dataset: Labelled) -> Parts:
     prepared = _prepared(dataset.name, x)
     over = (0, 2, 3) if prepared.ndim == 4 else 0  # images: each channel; else each input
     mean = prepared[train].mean(axis=over, keepdims=True)
-    spread = prepared[train].std(axis=over, keepdims=True)
-    standard = torch.from_numpy((prepared - mean) / np.maximum(spread, 1e-6))
+    deviation = prepared[train].std(axis=over, keepdims=True)
+    standard = torch.from_numpy((prepared - mean) / np.maximum(deviation, 1e-6))
     if standard.dim() == 4:  # the order in which convolutions are fastest
         standard = standard.contiguous(memory_format=torch.channels_last)
     labels = torch.from_numpy(y.astype(np.int64))

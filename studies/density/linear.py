@@ -40,7 +40,7 @@ def blocks(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     return result
 
 
-def cells(experiment: Experiment, request: Request) -> list[Cell]:
+def linear_cells(experiment: Experiment, request: Request) -> list[Cell]:
     """One cell per K and partition; partitions play the part of seeds."""
     fixed = {"kappa": KAPPA, "test_share": TEST_SHARE, "split_seed": SPLIT_SEED, "one": ONE}
     varied = {"permutation": range(request.pick(fast=3, normal=10, full=50)), "K": BLOCKS}
@@ -52,7 +52,7 @@ def cells(experiment: Experiment, request: Request) -> list[Cell]:
     ]
 
 
-def claims(curves: Any) -> Iterator[Claim]:
+def linear_claims(curves: Any) -> Iterator[Claim]:
     """Whether training for a density pays at that density."""
     rows = curves[curves["chosen_for"] == "linear"]
     for dataset, part in rows[rows["density"] < 1].groupby("dataset", sort=False):

@@ -86,7 +86,7 @@ GOALS = (
 )
 
 
-def claims(table: Any) -> Iterator[Claim]:
+def situation_claims(table: Any) -> Iterator[Claim]:
     """One claim per goal and data set that the table can decide."""
     for dataset, part in table.groupby("dataset", sort=False):
         by_seed = part.pivot_table(index="seed", columns=["situation", "contender"], values="mean")
@@ -164,7 +164,7 @@ def _situations(d: Done, use: str) -> Iterator[tuple[str, Array]]:
         yield "size 1" if use == "whole" else use, scores
 
 
-def summary(table: Any) -> Any:
+def situation_summary(table: Any) -> Any:
     """Mean and range over seeds, one row per situation and contender."""
     grouped = table.groupby(["dataset", "situation", "contender"], sort=False)
     out = grouped["mean"].agg(["mean", "min", "max", "size"])

@@ -13,8 +13,8 @@ from typing import Any
 from mast.experiments import style
 from mast.experiments.experiment import Experiment, Figure, Findings, Request, Results
 from mast.support.cells import Cell
-from studies.density import cells, linear, situations
-from studies.density.cells import effort
+from studies.density import linear, situations
+from studies.density.cells import density_cells, effort
 from studies.density.contenders import SEEN
 from studies.density.data import FILES, Labelled, find
 from studies.density.situations import LABELS, SITUATIONS
@@ -31,20 +31,20 @@ class Density(Experiment):
 
     def cells(self, request: Request) -> list[Cell]:
         """Networks, and the linear case."""
-        return [*cells.cells(self, request), *linear.cells(self, request)]
+        return [*density_cells(self, request), *linear.linear_cells(self, request)]
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figures, numbers and claims."""
         networks = [d for d in request.datasets if isinstance(d, Labelled)]
         curves = situations.curve_table(results)
         frames = {"density_curves": curves}
-        decided = list(linear.claims(curves))
+        decided = list(linear.linear_claims(curves))
         if networks:
             by_seed = situations.situation_table(results)
             frames["density_situations_by_seed"] = by_seed
-            frames["density_situations"] = situations.summary(by_seed)
+            frames["density_situations"] = situations.situation_summary(by_seed)
             frames["density_settings"] = situations.setting_table(results)
-            decided = [*situations.claims(by_seed), *decided]
+            decided = [*situations.situation_claims(by_seed), *decided]
         return Findings(
             lead="Which submodels will run, and who chooses them? In each situation one network is trained "
             "with MAST for just that, and compared with the best that is known for it: plain training with "

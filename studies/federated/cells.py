@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from mast import randomness
 from mast.distributed import Participation, Scheme, Server, scheme_of, stride_of
-from mast.distributed.schemes import largest_front
+from mast.distributed.schemes import largest_prefix
 from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Request
 from mast.nn import Neurons, recalibrate
@@ -224,10 +224,10 @@ def _operations(config: Mapping[str, Any], part: Any, values: Any, rows: ClassRo
 
 
 def runs_on(scheme: Scheme, capacity: float) -> Sketch:
-    """What a client of this capacity runs in the end: the largest front, or a draw of the scheme's sketch."""
+    """What a client of this capacity runs in the end: its largest prefix, or a draw of its sketch."""
     if scheme.whole_only:
         return Nested([capacity])
-    return largest_front(scheme.sketch(capacity, sorted(CAPACITIES)))
+    return largest_prefix(scheme.sketch(capacity, sorted(CAPACITIES)))
 
 
 def _accuracies(

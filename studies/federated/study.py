@@ -119,7 +119,7 @@ class FederatedSchemes(Experiment):
                 f"{name}: accuracy against {words}",
                 "Means over seeds; bands go from the lowest to the highest seed. Capacity 1 is the whole "
                 "model.",
-                partial(draw, curves[curves["dataset"] == name], axis, label),
+                partial(draw_schemes, curves[curves["dataset"] == name], axis, label),
             )
             for name in results.datasets
             for axis, words, label in (
@@ -134,16 +134,16 @@ class FederatedSchemes(Experiment):
             figures=figures,
             tables={
                 "federated_by_seed": table,
-                "federated": summary(table),
+                "federated": scheme_summary(table),
                 "federated_curves": curves,
                 "federated_rates": rate_table(results),
             },
-            claims=list(claims(table)),
+            claims=list(scheme_claims(table)),
             choices=choices(request),
         )
 
 
-def claims(table: Any) -> Iterator[Claim]:
+def scheme_claims(table: Any) -> Iterator[Claim]:
     """One claim per row, and one about the published order; `table` has a row per seed."""
     for (dataset, split), part in table.groupby(["dataset", "split"], sort=False):
         for capacity, rows in part.groupby("capacity", sort=False):
@@ -261,7 +261,7 @@ def end_table(results: Results) -> Any:
     return pandas.DataFrame(row for one in rows(results) for row in one.by_seed())
 
 
-def summary(table: Any) -> Any:
+def scheme_summary(table: Any) -> Any:
     """Mean and range over seeds, one row per data set, split, capacity and scheme."""
     grouped = table.groupby(["dataset", "split", "capacity", "scheme"], sort=False)
     out = grouped["accuracy"].agg(["mean", "min", "max"])
@@ -288,7 +288,7 @@ def rate_table(results: Results) -> Any:
     )
 
 
-def draw(curves: Any, axis: str, label: str) -> Any:
+def draw_schemes(curves: Any, axis: str, label: str) -> Any:
     """A frame per split and capacity, a line per scheme."""
     figure, axes = style.frames(len(SPLITS), len(SHOWN), width=3.3, height=2.7, sharey="row")
     for row, split in zip(axes, SPLITS, strict=True):

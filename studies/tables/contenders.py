@@ -41,7 +41,7 @@ def trees(regression: bool, copies: int = 1, **settings: Any) -> Any:
 
 
 def behind(imputer: Any, model: Any, data: Split, donors: int | None = None) -> Any:
-    """A linear model behind an imputer that knows so many rows."""
+    """A linear model behind an imputer that knows the first `donors` rows, or all."""
     imputer = imputer.fit(data.X[:donors])
     return make_pipeline(imputer, model.fit(imputer.transform(data.X), data.y))
 
@@ -53,7 +53,7 @@ def indicators(regression: bool, penalty: float) -> Any:
 
 
 def ours(regression: bool, penalty: float, rows: int, **settings: Any) -> Any:
-    """`MastClassifier` or `MastRegressor` with a penalty that is so many times the default."""
+    """`MastClassifier` or `MastRegressor` with `penalty` times the default penalty."""
     kind = mast.MastRegressor if regression else mast.MastClassifier
     return kind(alpha=penalty / rows, **settings)
 

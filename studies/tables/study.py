@@ -27,7 +27,7 @@ SHARES = (0.25, 0.5, 0.75)
 SPLITS = (6, 7, 8, 9)  # 1 to 5 were those of the first run; 0 and those from 100 on for trying things out
 DRAWS = {"cells": 1, "columns": 3}
 VALIDATION_DRAWS = 2  # per fold
-MANY_ROWS, FOLDS = 1000, (5, 3)  # folds below so many training rows, and from there on
+MANY_ROWS, FOLDS = 1000, (5, 3)  # folds below this many training rows, and from there on
 
 
 def measure(table: Table, seed: int, folder: Path) -> tuple[list[Any], list[Any]]:

@@ -67,7 +67,7 @@ def test_rows_of_the_trace_say_what_a_round_cost():
     server, _ = linear()
     for t in range(40):
         taking_part = server.participation.sample(t)
-        values = sum(server.capacities[i].part(server.participation.key(t, i)).count for i, _ in taking_part)
+        values = sum(server.capacities[i].part(server.participation.key(t, i)).count for i in taking_part)
         assert trace["down"][t] == trace["up"][t] == 8 * values + 64 * len(taking_part)
         assert trace["nodes"][t] == len(taking_part)
     assert [row["answers"] for row in result.nodes][1] == 40

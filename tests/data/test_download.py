@@ -13,7 +13,7 @@ import time
 import pytest
 
 import mast
-from mast.data import catalogue, checksums, download
+from mast.data import catalogue, download, lookup
 from mast.errors import DataError
 
 MUSHROOMS = b"1 1:1 3:1\n2 2:1\n" * 100
@@ -84,8 +84,8 @@ def test_a_wrong_checksum_is_refused_and_nothing_is_kept(server, cache, a1a, mon
     server.files["/a1a"] = wrong = a1a.replace(b"-1", b"+1", 1)
     with pytest.raises(DataError) as caught:
         mast.data.load("a1a")
-    assert checksums.digest(wrong) in str(caught.value)
-    assert checksums.digest(a1a) in str(caught.value)
+    assert lookup.checksum(wrong) in str(caught.value)
+    assert lookup.checksum(a1a) in str(caught.value)
     assert not list(cache.iterdir())
 
 
@@ -94,7 +94,7 @@ def test_a_set_without_one_is_trusted_once_and_that_is_said(server, cache, caplo
     with caplog.at_level(logging.WARNING, "mast.data"):
         loaded = mast.data.load("mushrooms")
     assert loaded.labels == (1, 2)
-    assert checksums.digest(MUSHROOMS) in caplog.text
+    assert lookup.checksum(MUSHROOMS) in caplog.text
     assert sorted(path.name for path in cache.iterdir()) == ["mushrooms", "mushrooms.sha256"]
 
     (cache / "mushrooms").unlink()
@@ -108,7 +108,7 @@ def test_a_packed_set(server, cache):
     text = b"-1 1:0.5\n1 2:1\n"
     server.files["/ijcnn1.bz2"] = bz2.compress(text)
     assert mast.data.load("ijcnn1").path == cache / "ijcnn1.bz2"
-    assert checksums.recorded(cache, "ijcnn1") == checksums.digest(text)
+    assert lookup.recorded_checksum(cache, "ijcnn1") == lookup.checksum(text)
 
 
 def test_fetch_puts_it_into_the_folder_asked_for(server, cache, tmp_path):

@@ -23,7 +23,7 @@ thorough = settings(
 def read(text, **options):
     """Rows, or the words of the refusal."""
     try:
-        rows = libsvm.parse(text, **options)
+        rows = libsvm.parse_libsvm(text, **options)
     except DataError as error:
         return str(error)
     assert np.isfinite(rows.A.data).all()

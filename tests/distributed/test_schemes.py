@@ -116,7 +116,7 @@ def test_what_clients_hold():
     assert own[2] != own[3] or own[2] != kept("mast_rolling", 5)[2]
 
 
-def test_fronts_have_the_chances_of_their_clients():
+def test_prefixes_have_the_chances_of_their_clients():
     """Over many rounds, each unit is held as often as the nested sketch says."""
     for name in ("heterofl", "fjord", "mast_balanced"):
         scheme = scheme_of(name)
@@ -126,11 +126,11 @@ def test_fronts_have_the_chances_of_their_clients():
         for server.state.t in range(rounds):
             for i in range(len(nodes)):
                 held[i, server.part(i).draw.indices] += 1
-        q = 1 / scheme.fronts(SHARES).expected_square(D)
+        q = 1 / scheme.prefixes(SHARES).expected_square(D)
         error = 5 * 0.5 / (rounds * len(nodes)) ** 0.5
         np.testing.assert_allclose(held.sum(axis=0) / (rounds * len(nodes)), q, atol=error)
-    with pytest.raises(ArgumentError, match="no fronts"):
-        scheme_of("fedrolex").fronts(SHARES)
+    with pytest.raises(ArgumentError, match="no prefixes"):
+        scheme_of("fedrolex").prefixes(SHARES)
 
 
 def test_units_that_few_hold_begin_small():
@@ -164,7 +164,7 @@ def test_units_that_nobody_holds_begin_with_nothing():
 
 
 @pytest.mark.parametrize("name", ["heterofl", "fjord", "mast_balanced", "mast_nested"])
-def test_what_a_client_runs_in_the_end_is_its_largest_front(name):
+def test_what_a_client_runs_in_the_end_is_its_largest_prefix(name):
     """Fronts lie in one another, and in training the client never holds more."""
     torch = pytest.importorskip("torch")
     from mast.nn.nodes import VectorLayout, capacities_of, submodel_of

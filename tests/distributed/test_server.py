@@ -143,7 +143,7 @@ def test_what_is_aggregated_is_the_formula():
     for t in range(40):
         server.x[...] = x0
         expected = np.zeros(D)
-        for i, weight in server.participation.sample(t):
+        for i, weight in server.participation.sample(t).items():
             p = problem.problems[i]
             S = p.sketch.sample(D, server.participation.key(t, i)).matrix()
             assert weight == 1 / options["participation"][i]
@@ -229,7 +229,7 @@ def test_step_sizes_along_a_cosine(tmp_path, optimizer, aggregation):
     for t in range(8):
         size = 0.1 * max(1e-3, (1 + np.cos(np.pi * min(t, 6) / 6)) / 2)
         by_hand.step_size = by_hand.local_step_size = size
-        assert falling.header(0, 3).step_size == pytest.approx(size, rel=1e-12)
+        assert falling.header(0).step_size == pytest.approx(size, rel=1e-12)
         for server in (falling, by_hand):
             run_in_process(server, workers_of(problem), t + 1)
         falling.save(tmp_path / "c")
@@ -277,7 +277,8 @@ def test_draws_made_ahead_change_nothing():
     workers = workers_of(problem)
     for t in range(20):
         answers = [workers[m.header.node].answer(m, ahead.part(m.header.node)) for m in ahead.messages()]
-        ahead.prepare(t + 1)
+        for node in ahead.participation.sample(t + 1):
+            ahead.part(node, t + 1)
         for answer in answers:
             ahead.aggregate(answer)
         ahead.finish_round()

@@ -51,7 +51,7 @@ def test_cell_equals_brute_force(small, K):
 
 
 def test_zero_margin_is_minus_one():
-    assert accuracy.predict(np.array([1e-300, 0.0, -0.0, -1.0])).tolist() == [1, -1, -1, -1]
+    assert accuracy.predicted_labels(np.array([1e-300, 0.0, -0.0, -1.0])).tolist() == [1, -1, -1, -1]
 
 
 def test_empty_blocks_answer_minus_one(small):
@@ -76,7 +76,7 @@ def test_errors_are_those_of_other_rows_and_other_partitions():
     rng = np.random.default_rng(0)
     rows, partitions = rng.normal(size=(4000, 1, 60)), 0.2 * rng.normal(size=(4000, 8, 1))
     differences = rows + partitions
-    stated = np.mean([accuracy.error(each) ** 2 for each in differences])
+    stated = np.mean([accuracy.standard_error(each) ** 2 for each in differences])
     assert stated == pytest.approx(differences.mean(axis=(1, 2)).var(), rel=5 * (2 / 4000) ** 0.5)
 
 
@@ -96,5 +96,5 @@ def test_a_claim_that_fails_by_a_row_is_not_refuted(worse, noise):
             values |= {f"dense_{model}": 1.0, f"gradient_{model}": 0.0}
         values["kept"] = np.ones(K)
         cells.append(Done(Cell("accuracy", 2, accuracy.sparsified, config(K), DATA), values, 0.0))
-    claim = next(accuracy.claims(Results(cells)))
+    claim = next(accuracy.accuracy_claims(Results(cells)))
     assert (claim.holds, claim.noise) == (False, noise)

@@ -30,7 +30,7 @@ def results(unbiased, biased, times_p):
         for scaled in (True, False):
             sizes = runs.STEP_SIZES if scaled else dropout.STEP_SIZES
             config = {"keep": keep, "scaled": scaled, "step_sizes": list(sizes)}
-            cell = Cell("neural" if scaled else "dropout", 1, runs.run, config, DATA)
+            cell = Cell("neural" if scaled else "dropout", 1, runs.distributed_run, config, DATA)
             numbers = {
                 "round": ROUNDS,
                 "loss": [loss((unbiased if scaled else biased)(keep, s), 0.1 * s) for s in sizes],
@@ -42,7 +42,7 @@ def results(unbiased, biased, times_p):
 
 
 def verdicts(*levels):
-    return [claim.holds for claim in dropout.claims(results(*levels))]
+    return [claim.holds for claim in dropout.dropout_claims(results(*levels))]
 
 
 def test_rules():
@@ -58,7 +58,7 @@ def test_noise_that_does_not_grow_is_noticed():
     done = results(*[lambda k, s: 0.1] * 3)
     for d in done:
         d.result["loss"][:] = loss(0.1, 0.05)
-    assert [claim.holds for claim in dropout.claims(done)] == [False, False, False, False]
+    assert [claim.holds for claim in dropout.dropout_claims(done)] == [False, False, False, False]
 
 
 def test_the_third_curve_is_evaluated_at_p_x():

@@ -19,9 +19,9 @@ from mast.experiments import reproduce
 from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Results
 from mast.experiments.neural import data
-from mast.experiments.neural.claims import claims
+from mast.experiments.neural.claims import neural_claims
 from mast.experiments.neural.rounds import Lanes, Masks, squared_loss, start, student
-from mast.experiments.neural.runs import KEEPS, STEP_SIZES, Curve, run
+from mast.experiments.neural.runs import KEEPS, STEP_SIZES, Curve, distributed_run
 from mast.nn import advise
 from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout
 from mast.randomness import Key, normal
@@ -112,27 +112,25 @@ def embedded(tmp_path_factory):
 
 def test_data_are_of_norm_one_and_targets_of_variance_one(embedded):
     for (dataset,), outputs, features in (
-        (data.find("normal", None, None), 10, 256),
-        (data.find("normal", None, embedded), 3, 14),
+        (data.find_embeddings("normal", None, None), 10, 256),
+        (data.find_embeddings("normal", None, embedded), 3, 14),
     ):
-        taught = data.taught(dataset)
-        assert taught.inputs.shape[1] == features
-        torch.testing.assert_close(taught.inputs.norm(dim=1), torch.ones(len(taught.inputs)))
-        torch.testing.assert_close(taught.targets.mean(dim=0), torch.zeros(outputs), atol=1e-5, rtol=0)
-        torch.testing.assert_close(taught.targets.var(dim=0, correction=0), torch.ones(outputs))
-        assert taught.accuracy > 0.7
-        assert dataset.load()[0].shape == tuple(taught.inputs.shape)
+        inputs, targets, accuracy = data.fine_tuned(dataset)
+        assert inputs.shape[1] == features
+        torch.testing.assert_close(inputs.norm(dim=1), torch.ones(len(inputs)))
+        torch.testing.assert_close(targets.mean(dim=0), torch.zeros(outputs), atol=1e-5, rtol=0)
+        torch.testing.assert_close(targets.var(dim=0, correction=0), torch.ones(outputs))
+        assert accuracy > 0.7
+        assert dataset.load()[0].shape == tuple(inputs.shape)
 
 
 def test_nodes_share_rows_without_repetition(embedded):
-    (dataset,) = data.find("normal", None, embedded)
+    (dataset,) = data.find_embeddings("normal", None, embedded)
     X, T, _ = data.shares(dataset, 47, 10)
     assert X.shape == (10, 4, 14)
     assert T.shape == (10, 4, 3)
-    taught = data.taught(dataset)
-    pairs = {
-        (x.tobytes(), t.tobytes()) for x, t in zip(taught.inputs.numpy(), taught.targets.numpy(), strict=True)
-    }
+    inputs, targets, _ = data.fine_tuned(dataset)
+    pairs = {(x.tobytes(), t.tobytes()) for x, t in zip(inputs.numpy(), targets.numpy(), strict=True)}
     mine = {
         (x.tobytes(), t.tobytes())
         for x, t in zip(X.reshape(40, 14).numpy(), T.reshape(40, 3).numpy(), strict=True)
@@ -147,14 +145,15 @@ def test_nodes_share_rows_without_repetition(embedded):
 def test_which_data_are_found(embedded, tmp_path, monkeypatch):
     monkeypatch.delenv("MAST_DATA", raising=False)
     names = [
-        data.find("normal", *given)[0].name for given in ((None, None), (None, tmp_path), (None, embedded))
+        data.find_embeddings("normal", *given)[0].name
+        for given in ((None, None), (None, tmp_path), (None, embedded))
     ]
     assert names == ["digits", "digits", "cifar10"]
-    by_path = data.find("fast", str(embedded / data.FEATURES), None)[0]
-    assert by_path.sha256 == data.find("fast", "cifar10", embedded)[0].sha256
+    by_path = data.find_embeddings("fast", str(embedded / data.FEATURES), None)[0]
+    assert by_path.sha256 == data.find_embeddings("fast", "cifar10", embedded)[0].sha256
     monkeypatch.setenv("MAST_DATA", str(embedded))
-    assert data.find("normal", None, None)[0].name == "digits"
-    assert data.find("normal", "cifar10", None)[0].sha256 == by_path.sha256
+    assert data.find_embeddings("normal", None, None)[0].name == "digits"
+    assert data.find_embeddings("normal", "cifar10", None)[0].sha256 == by_path.sha256
 
 
 @pytest.mark.parametrize(
@@ -174,7 +173,7 @@ def test_bad_files_are_refused(tmp_path, content, message):
         path.write_bytes(content)
     else:
         np.savez(path, **content)
-    (dataset,) = data.find("normal", str(path), None)
+    (dataset,) = data.find_embeddings("normal", str(path), None)
     with pytest.raises(DataError, match=message):
         dataset.load()
 
@@ -188,13 +187,13 @@ def test_data_that_are_not_there_are_refused(tmp_path, monkeypatch):
         ((None, tmp_path / "no"), DataError, "no such folder"),
     ):
         with pytest.raises(kind, match=message):
-            data.find("normal", *given)
+            data.find_embeddings("normal", *given)
 
 
 def test_a_file_that_changes_is_noticed(tmp_path):
     path = tmp_path / "features.npz"
     np.savez(path, f_train=np.eye(4), y_train=np.arange(4))
-    (dataset,) = data.find("normal", str(path), None)
+    (dataset,) = data.find_embeddings("normal", str(path), None)
     np.savez(path, f_train=2 * np.eye(4), y_train=np.arange(4))
     with pytest.raises(DataError, match="changed"):
         dataset.load()
@@ -210,9 +209,9 @@ def config(**changes):
 
 
 def test_a_cell_is_a_function_of_its_configuration(embedded):
-    (dataset,) = data.find("normal", None, embedded)
+    (dataset,) = data.find_embeddings("normal", None, embedded)
     threads = torch.get_num_threads()
-    first, again = (run(config(), dataset) for _ in range(2))
+    first, again = (distributed_run(config(), dataset) for _ in range(2))
     assert torch.get_num_threads() == threads
     assert first["round"].tolist() == [0, 5, 10, 15, 20]
     assert first["loss"].shape == (3, 5)
@@ -228,21 +227,21 @@ def test_a_cell_is_a_function_of_its_configuration(embedded):
         )
     assert first["advice"] == first["step_size"][-1] == found.step_size
     assert first["curvature"] == found.smoothness
-    other = run(config(seed=2), dataset)
+    other = distributed_run(config(seed=2), dataset)
     assert other["loss"][0, 0] != first["loss"][0, 0]
 
 
 def test_the_original_dropout_is_also_evaluated_at_keep_times_x(embedded):
-    (dataset,) = data.find("normal", None, embedded)
-    cell = run(config(scaled=False, advised=False), dataset)
+    (dataset,) = data.find_embeddings("normal", None, embedded)
+    cell = distributed_run(config(scaled=False, advised=False), dataset)
     assert cell["advice"] is None
     assert cell["loss"].shape == cell["loss_at_keep"].shape == (2, 5)
     assert cell["loss_at_keep"][0, 0] != cell["loss"][0, 0]
 
 
 def test_divergence_is_a_status(embedded):
-    (dataset,) = data.find("normal", None, embedded)
-    cell = run(config(step_sizes=[0.1, 1e3], advised=False, every=1), dataset)
+    (dataset,) = data.find_embeddings("normal", None, embedded)
+    cell = distributed_run(config(step_sizes=[0.1, 1e3], advised=False, every=1), dataset)
     assert cell["status"] == ["finished", "diverged"]
     assert np.isfinite(cell["loss"][0]).all()
     assert np.isinf(cell["loss"][1, -1])
@@ -268,7 +267,7 @@ def results(losses):
     found = []
     for keep in KEEPS:
         lanes = [losses(keep, s) for s in (*STEP_SIZES, "advised")]
-        cell = Cell("neural", 1, run, config(keep=keep, step_sizes=list(STEP_SIZES)), DATA)
+        cell = Cell("neural", 1, distributed_run, config(keep=keep, step_sizes=list(STEP_SIZES)), DATA)
         found.append(Done(cell, {"round": ROUNDS, "loss": np.array(lanes), "advice": 0.3}, 0.0))
     return Results(found)
 
@@ -277,7 +276,7 @@ DATA = data.Embedded("made", "", "0")
 
 
 def verdicts(losses):
-    return [claim.holds for claim in claims(results(losses))]
+    return [claim.holds for claim in neural_claims(results(losses))]
 
 
 def as_the_paper_says(keep, s):

@@ -6,7 +6,7 @@ import pytest
 import mast
 from mast.experiments import rand1
 from mast.experiments.datasets import logistic
-from mast.experiments.separable import CoordinateLosses, drawn
+from mast.experiments.separable import CoordinateLosses, times_drawn
 
 
 def test_coordinates_are_f_D(small):
@@ -24,7 +24,7 @@ def test_coordinates_are_f_D(small):
 
 
 def test_draws_are_those_of_the_sketch():
-    counts = drawn(7, seed=2**40 + 3, stops=np.array([0, 10, 50]))
+    counts = times_drawn(7, seed=2**40 + 3, stops=np.array([0, 10, 50]))
     indices = [mast.RandK(1).draw(7, seed=2**40 + 3, step=t).indices[0] for t in range(50)]
     assert counts.sum(axis=1).tolist() == [0, 10, 50]
     assert counts[2].tolist() == np.bincount(indices, minlength=7).tolist()

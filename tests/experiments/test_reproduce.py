@@ -25,7 +25,7 @@ from mast.experiments import (
     shift,
     trajectory,
 )
-from mast.experiments.catalogue import EXPERIMENTS, GROUPS, MOVED, experiments_of
+from mast.experiments.reproduce import EXPERIMENTS, GROUPS, MOVED, experiments_of
 from mast.support.files import exclusive
 
 pytest.importorskip("matplotlib")
@@ -44,9 +44,9 @@ def everything(tmp_path_factory, small_file):
     """All convex experiments on the small data set."""
     out = tmp_path_factory.mktemp("runs") / "paper"
     with pytest.MonkeyPatch.context() as shorter:
-        shorter.setattr(rand1, "length", lambda dataset: 12 * 200)
+        shorter.setattr(rand1, "rand1_steps", lambda dataset: 12 * 200)
         shorter.setattr(rand1, "SWEEP", (1.0, 5.0, 20.0, 50.0))
-        shorter.setattr(trajectory, "length", lambda dataset: 3000)
+        shorter.setattr(trajectory, "trajectory_steps", lambda dataset: 3000)
         report = reproduce.reproduce("convex", out, "fast", str(small_file), jobs=1)
         assert report == out / "report.html"
         yield out
@@ -115,7 +115,7 @@ def test_shift_table_obeys_theorem_1(everything):
 
 def test_interpolation_ends_at_the_minimiser_of_f(small):
     config = {"K": 4, "partitions": 5, "distance": 0.0, "seed": 0, "kappa": 10.0, "steps": 3000}
-    cell = interpolation.run(config, small)
+    cell = interpolation.shifted_run(config, small)
     assert abs(cell["gap_of_f_D"]) < 1e-14
     assert cell["distance_sq"][-1] < 1e-20 * cell["distance_sq"][0]
 
@@ -201,7 +201,7 @@ def test_a_changed_configuration_recomputes_what_changed(tmp_path, small_file, m
 
 def test_report_grows_with_each_experiment(tmp_path, small_file, monkeypatch):
     monkeypatch.setattr(accuracy, "BLOCKS", (2,))
-    monkeypatch.setattr(trajectory, "length", lambda dataset: 300)
+    monkeypatch.setattr(trajectory, "trajectory_steps", lambda dataset: 300)
     reproduce.reproduce("trajectory", tmp_path, "fast", str(small_file), jobs=1)
     assert 'id="accuracy"' not in (tmp_path / "report.html").read_text()
     reproduce.reproduce("accuracy", tmp_path, "fast", str(small_file), jobs=1)
@@ -285,7 +285,7 @@ def test_only_experiments_with_networks_need_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from mast.errors import MissingExtraError\n"
-        "from mast.experiments.catalogue import CONVEX, NETWORKS, experiments_of\n"
+        "from mast.experiments.reproduce import CONVEX, NETWORKS, experiments_of\n"
         "assert [e.name for e in experiments_of('convex')] == list(CONVEX)\n"
         "for name in (*NETWORKS, 'all'):\n"
         "    try: experiments_of(name)\n"

@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 from mast.errors import ArgumentError
 from mast.experiments.experiment import Results
 from mast.experiments.reproduce import MOST_GAINS, gains_table, reproduce
-from mast.experiments.sizes import SIZES, WAYS, Sizes, claims, gains, sizes
+from mast.experiments.sizes import SIZES, WAYS, Sizes, size_claims, size_gains, sizes
 from mast.support.cells import Cell, Done
 
 (DATA,) = Sizes().find("fast", None, None)
@@ -47,12 +47,12 @@ def results(**accuracies):
 )
 def test_claims_are_about_every_cut_and_the_mean_of_sizes(elastic, holds):
     found = results(cut=[0.2, 0.3, 0.4, 1.0], alone=[0.5, 0.7, 0.9, 1.0], elastic=elastic)
-    assert [claim.holds for claim in claims(found)] == holds
+    assert [claim.holds for claim in size_claims(found)] == holds
 
 
 def test_gains_are_those_over_cuts_and_over_sizes_alone():
     found = results(cut=[0.2, 0.3, 0.4, 1], alone=[0.4, 0.6, 0.8, 1], elastic=[0.5, 0.7, 0.9, 1])
-    differences = [gain.mast - gain.baseline for gain in gains(found)]
+    differences = [gain.mast - gain.baseline for gain in size_gains(found)]
     assert differences == pytest.approx([0.3, 0.4, 0.5, 0.075])
 
 

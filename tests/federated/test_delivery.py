@@ -10,7 +10,7 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 from flwr.app import Array, ArrayRecord, MetricRecord
 
 from federated.samples import NODES, ROUNDS, maker, problems, server, without
-from mast.engines.flower.records import pack, unpack
+from mast.engines.flower.records import pack_messages, unpack_messages
 from mast.federated import LocalGrid, MastStrategy, client
 
 
@@ -80,8 +80,8 @@ def numbers(reply, grid):
 
 
 def twice(reply, grid):
-    [answer] = unpack(reply.content)
-    reply.content["mast"] = pack(answer, answer)["mast"]
+    [answer] = unpack_messages(reply.content)
+    reply.content["mast"] = pack_messages(answer, answer)["mast"]
 
 
 def claimed(reply, data):
@@ -156,9 +156,9 @@ def test_a_second_answer_and_one_of_a_guest_count_as_none():
     straight.start(grid, num_rounds=ROUNDS)
     for t in range(ROUNDS):
         messages = strategy.configure_train(t + 1, ArrayRecord(), {}, grid)
-        invited = {unpack(message.content)[0].header.node for message in messages}
+        invited = {unpack_messages(message.content)[0].header.node for message in messages}
         guest = min(set(range(NODES)) - invited)
-        extra = strategy._addressed(pack(strategy.server.message(guest)), guest, "train")
+        extra = strategy._addressed(pack_messages(strategy.server.message(guest)), guest, "train")
         replies = grid.send_and_receive([*messages, extra])
         strategy.aggregate_train(t + 1, [reply for reply in replies for _ in range(2)])
     np.testing.assert_array_equal(strategy.server.x, straight.server.x)

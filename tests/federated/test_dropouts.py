@@ -170,4 +170,4 @@ def test_impossible_rates_are_refused(answering):
 
 def test_strangers_have_no_weight():
     with pytest.raises(ArgumentError, match="not invited"):
-        Dropouts("unknown", NODES).weights([(0, 1.0)], [0, 2])
+        Dropouts("unknown", NODES).weights({0: 1.0}, [0, 2])

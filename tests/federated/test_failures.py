@@ -16,7 +16,7 @@ import mast
 from federated.samples import NODES, ROUNDS, RUN, Dropping, maker, problems, server, trains, without
 from mast.distributed import ProblemWorker
 from mast.engines.flower.clients import partition_of
-from mast.engines.flower.records import send, unpack
+from mast.engines.flower.records import send, unpack_messages
 from mast.errors import ArgumentError, DataError, InUseError
 from mast.federated import Client, LocalGrid, MastStrategy, client, server_for
 
@@ -218,6 +218,6 @@ def test_two_processes_through_two_links(tmp_path):
 
 def test_messages_of_others_are_refused():
     with pytest.raises(DataError, match="no message"):
-        unpack(RecordDict())
+        unpack_messages(RecordDict())
     with pytest.raises(DataError, match="no message"):
-        unpack(RecordDict({"mast": ArrayRecord()}))
+        unpack_messages(RecordDict({"mast": ArrayRecord()}))

@@ -11,7 +11,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 import mast
 from federated.samples import NODES, RUN, maker, problems, server
 from mast.distributed import Participation, ProblemWorker, Server, VectorCapacity
-from mast.engines.flower.records import payload, unpack
+from mast.engines.flower.records import payload, unpack_messages
 from mast.federated import LocalGrid, MastStrategy, client
 
 
@@ -43,11 +43,11 @@ def test_the_payload_is_the_values(d):
     replies = grid.send_and_receive(messages)
     assert not any(reply.has_error() for reply in replies)
     for message in [*messages, *replies]:
-        values = unpack(message.content)[0].values.nbytes
+        values = unpack_messages(message.content)[0].values.nbytes
         assert payload(message.content) <= 1.02 * values + 1000
         assert framed(message) <= 1.02 * values + 8000
         assert payload(message.content) >= values
-    kept = {unpack(message.content)[0].values.size for message in messages}
+    kept = {unpack_messages(message.content)[0].values.size for message in messages}
     assert len(kept) > 1  # different submodels
     assert max(kept) <= 0.6 * d if d > 8 else True
 

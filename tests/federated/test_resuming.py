@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
 from faults.tally import survived
 from federated.samples import NODES, maker, problems, server
-from mast.engines.flower.records import unpack
+from mast.engines.flower.records import unpack_messages
 from mast.errors import CheckpointError, DataError
 from mast.federated import LocalGrid, MastStrategy, client
 from mast.support import files
@@ -30,7 +30,7 @@ class Watched(LocalGrid):
 
     def _answer(self, message):
         if message.metadata.message_type == "train":
-            self.keys += [asked.header.key for asked in unpack(message.content)]
+            self.keys += [asked.header.key for asked in unpack_messages(message.content)]
         return super()._answer(message)
 
 

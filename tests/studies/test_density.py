@@ -18,12 +18,12 @@ from mast.sketches import PermK
 from mast.support.cells import Done
 from studies.density import cells as module
 from studies.density import linear, situations
-from studies.density.cells import CHOOSING, DENSITIES, cells, effort, scores_of, tuned
+from studies.density.cells import CHOOSING, DENSITIES, density_cells, effort, scores_of, tuned
 from studies.density.contenders import CONTENDERS, PACKET, pretrained, random_cut, sketch_of, trained
 from studies.density.data import FILES, FOLDER, TEXTS, ClassRows, Labelled, Parts, find, text_rows
 from studies.density.networks import DESIGNS, Chain, KeyedDropout, Recipe, network, train
 from studies.density.search import START, climb, rung
-from studies.density.situations import GOALS, LABELS, SITUATIONS, claims
+from studies.density.situations import GOALS, LABELS, SITUATIONS, situation_claims
 from studies.density.study import Density
 
 
@@ -202,7 +202,7 @@ def test_only_validation_rows_and_seeds_of_their_own_choose(digits, monkeypatch)
     assert result["whole: rate"] == 0.01
     assert tested == [(0, (("rate", 0.01),)), (1, (("rate", 0.01),))]
     assert {seed for part, seed, _ in met if part == "validation"} == set(CHOOSING)
-    for cell in cells(Density(), Request((digits,), "full")):
+    for cell in density_cells(Density(), Request((digits,), "full")):
         assert not set(cell.config["choosing"]) & set(cell.config["seeds"])
 
 
@@ -292,7 +292,9 @@ def test_text_has_no_curves_and_a_linear_file_no_situations(done):
 
 def test_other_data_have_fewer_questions():
     def kinds(name):
-        return {c.config["kind"] for c in cells(Density(), Request((Labelled(name, "", ""),), "normal"))}
+        return {
+            c.config["kind"] for c in density_cells(Density(), Request((Labelled(name, "", ""),), "normal"))
+        }
 
     assert {"plain", "dropout", "mast", "list", "nested", "deltas", "full"} <= kinds("features")
     assert kinds("features") - kinds("images") == {"deltas", "one delta", "full"}
@@ -302,7 +304,7 @@ def test_blocks_of_a_fixed_partition_are_trained_alone(small):
     """f_D is separable: MAST's optimum, cut to a block, is that of the block's features by themselves."""
     (A, b), (A_test, b_test) = halves(small, 0, 0.25)
     l2 = logistic(small, 100.0, 0, 0.25).l2
-    for cell in linear.cells(Density(), Request((small,), "fast"))[:6]:
+    for cell in linear.linear_cells(Density(), Request((small,), "fast"))[:6]:
         result = cell.compute(cell.config, small)
         alone = []
         for _, draw in PermK(cell.config["K"], seed=cell.config["permutation"]).support(12):
@@ -323,7 +325,7 @@ def held(goal, ours, rival, dataset="made"):
         for name, level in levels.items()
         for seed in (-1, 1)
     ]
-    (claim,) = claims(pandas.DataFrame(rows))
+    (claim,) = situation_claims(pandas.DataFrame(rows))
     return claim.holds
 
 

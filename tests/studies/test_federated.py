@@ -26,7 +26,7 @@ from studies.federated.cells import (
     runs_on,
     shares,
 )
-from studies.federated.study import OUR_SCHEME, FederatedSchemes, claims
+from studies.federated.study import OUR_SCHEME, FederatedSchemes, scheme_claims
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_numbers_decide_the_claims():
             for name in (*RIVALS, SHARED, *OURS)
             for seed in seeds
         ]
-        return list(claims(pandas.DataFrame(rows)))
+        return list(scheme_claims(pandas.DataFrame(rows)))
 
     found = table(0.8, 0.7)
     assert len(found) == len(CAPACITIES) + 1

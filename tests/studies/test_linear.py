@@ -46,7 +46,7 @@ def test_methods_obey_their_bounds(tmp_path, small_file, monkeypatch):
     pytest.importorskip("matplotlib")
     shorter = {name: run._replace(steps=run.steps // 8) for name, run in methods.RUNS.items()}
     monkeypatch.setattr(methods, "RUNS", shorter)
-    page = reproduce.run([methods.Methods()], tmp_path, "fast", str(small_file), jobs=1)
+    page = reproduce.run_experiments([methods.Methods()], tmp_path, "fast", str(small_file), jobs=1)
     assert "<h1>MAST: Other methods on the same problems</h1>" in page.read_text()
     claims = pandas.read_csv(tmp_path / "numbers" / "claims.csv")
     # bounds of theory are theorems: those must hold on any data

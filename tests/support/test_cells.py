@@ -60,11 +60,11 @@ def test_result_comes_back_as_it_was(tmp_path):
 
 
 def test_only_what_is_missing_is_computed(tmp_path):
-    first = cells.run([cell(x) for x in (1, 2, 3)], tmp_path, jobs=1)
+    first = cells.run_cells([cell(x) for x in (1, 2, 3)], tmp_path, jobs=1)
     assert (first.computed, first.reused) == (3, 0)
     times = {x: cell(x).file(tmp_path).stat().st_mtime_ns for x in (1, 2, 3)}
     time.sleep(0.01)
-    second = cells.run([cell(x) for x in (2, 3, 4, 4)], tmp_path, jobs=1)
+    second = cells.run_cells([cell(x) for x in (2, 3, 4, 4)], tmp_path, jobs=1)
     assert (second.computed, second.reused) == (1, 2)
     assert [d["square"] for d in second.cells] == [4, 9, 16, 16]
     assert {x: cell(x).file(tmp_path).stat().st_mtime_ns for x in (1, 2, 3)} == times
@@ -72,38 +72,38 @@ def test_only_what_is_missing_is_computed(tmp_path):
 
 @pytest.mark.parametrize("damage", [b"", b"MAST1\nnonsense", None])
 def test_damaged_cell_is_computed_again(tmp_path, damage):
-    cells.run([cell(3)], tmp_path, jobs=1)
+    cells.run_cells([cell(3)], tmp_path, jobs=1)
     path = cell(3).file(tmp_path)
     path.write_bytes(path.read_bytes()[:-20] if damage is None else damage)
-    again = cells.run([cell(3)], tmp_path, jobs=1)
+    again = cells.run_cells([cell(3)], tmp_path, jobs=1)
     assert again.computed == 1
     assert again.cells[0]["square"] == 9
 
 
 def test_cell_of_another_name_is_not_taken(tmp_path):
-    cells.run([cell(3)], tmp_path, jobs=1)
+    cells.run_cells([cell(3)], tmp_path, jobs=1)
     cell(3).file(tmp_path).rename(cell(4).file(tmp_path))
-    assert cells.run([cell(4)], tmp_path, jobs=1).cells[0]["square"] == 16
+    assert cells.run_cells([cell(4)], tmp_path, jobs=1).cells[0]["square"] == 16
 
 
 def test_error_of_a_cell_keeps_the_finished_ones(tmp_path):
     with pytest.raises(ArgumentError, match="cannot do 2"):
-        cells.run([cell(1, cost=2.0), cell(2, compute=fail)], tmp_path, jobs=1)
+        cells.run_cells([cell(1, cost=2.0), cell(2, compute=fail)], tmp_path, jobs=1)
     assert stored(cell(1), tmp_path) is not None
 
 
 def test_processes_compute_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(cells, "ALONE", -1.0)
-    finished = cells.run([cell(x) for x in range(1, 6)], tmp_path, jobs=2)
+    finished = cells.run_cells([cell(x) for x in range(1, 6)], tmp_path, jobs=2)
     assert [d["square"] for d in finished.cells] == [1, 4, 9, 16, 25]
     assert os.getpid() not in {d["pid"] for d in finished.cells}
     with pytest.raises(ArgumentError, match="cannot do 7"):
-        cells.run([cell(7, compute=fail)], tmp_path, jobs=2)
+        cells.run_cells([cell(7, compute=fail)], tmp_path, jobs=2)
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    finished = cells.run([cell(2), cell(3)], None, jobs=1)
+    finished = cells.run_cells([cell(2), cell(3)], None, jobs=1)
     assert [d["square"] for d in finished.cells] == [4, 9]
     assert not list(tmp_path.iterdir())
 
@@ -119,18 +119,18 @@ def partly(config, dataset, part):
 def test_a_resumable_cell_continues_from_its_part(tmp_path):
     half = Cell("test", 1, partly, {}, DATA, resumable=True)
     with pytest.raises(KeyboardInterrupt):
-        cells.run([half], tmp_path, jobs=1)
+        cells.run_cells([half], tmp_path, jobs=1)
     assert [file.suffix for file in tmp_path.iterdir()] == [".part"]
-    assert cells.run([half], tmp_path, jobs=1).cells[0]["from"] == "half"
+    assert cells.run_cells([half], tmp_path, jobs=1).cells[0]["from"] == "half"
     assert [file.suffix for file in tmp_path.iterdir()] == [".cell"]
-    assert cells.run([half], None, jobs=1).cells[0]["from"] == ""
+    assert cells.run_cells([half], None, jobs=1).cells[0]["from"] == ""
 
 
 def test_lines_of_progress_where_there_is_no_terminal(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "LINE_EVERY", -1.0)
-    cells.run([cell(1), cell(2)], tmp_path, jobs=1)
+    cells.run_cells([cell(1), cell(2)], tmp_path, jobs=1)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "computing: 1 of 2 cells, starting"
     assert lines[1] == "computing: 2 of 2 cells, done"
-    cells.run([cell(3)], tmp_path, jobs=1, show=False)
+    cells.run_cells([cell(3)], tmp_path, jobs=1, show=False)
     assert not capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 import mast
 from mast.errors import CheckpointError, DataError, InUseError
 from mast.support import files
-from mast.support.checkpoint import Checkpoint, compare, fill
+from mast.support.checkpoint import Checkpoint, fill_arrays, refuse_other_run
 
 PROBLEM = mast.Problem(mast.Quadratic(np.diag([1.0, 2.0, 4.0]), [1.0, 1.0, 1.0]), mast.RandK(2))
 IDENTITY = {"seed": "0", "nodes": "3"}
@@ -36,7 +36,7 @@ def test_the_field_that_differs_is_named(checkpoint):
     with pytest.raises(CheckpointError, match="another run: its nodes is 3, here it is 4"):
         Checkpoint(checkpoint.path, "server", IDENTITY | {"nodes": "4"}).read()
     with pytest.raises(CheckpointError, match="its sketch is None"):
-        compare(IDENTITY, IDENTITY | {"sketch": "RandK"}, "this file")
+        refuse_other_run(IDENTITY, IDENTITY | {"sketch": "RandK"}, "this file")
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_one_process_at_a_time(checkpoint):
 
 def test_arrays_are_filled_in_where_they_fit():
     x = np.zeros(2)
-    fill({"x": x}, {"x": np.ones(2), "other": np.ones(5)})
+    fill_arrays({"x": x}, {"x": np.ones(2), "other": np.ones(5)})
     assert x.tolist() == [1, 1]
     for wrong in ({}, {"x": np.ones(3)}, {"x": np.ones(2, dtype=np.float32)}):
         with pytest.raises(CheckpointError, match="its 'x' does not fit"):
-            fill({"x": x}, wrong)
+            fill_arrays({"x": x}, wrong)

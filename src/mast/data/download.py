@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import mast
-from mast.data import checksums, libsvm
+from mast.data import libsvm, lookup
 from mast.data.catalogue import DataSet
 from mast.data.unpack import read, unpack
 from mast.errors import DataError
@@ -93,7 +93,7 @@ def _next(response: Any) -> bytes:
 def _accept(dataset: DataSet, file: Path, folder: Path) -> None:
     """Refuse what is not the set: by its checksum, or where none is known, by not being LIBSVM text."""
     text = unpack(read(file), dataset.address)
-    sha256 = checksums.digest(text)
+    sha256 = lookup.checksum(text)
     if dataset.sha256 is not None:
         if sha256 != dataset.sha256:
             raise DataError(
@@ -101,9 +101,9 @@ def _accept(dataset: DataSet, file: Path, folder: Path) -> None:
             )
         return
     try:
-        rows = libsvm.parse(text)
+        rows = libsvm.parse_libsvm(text)
     except DataError as error:
         raise DataError(f"{dataset.address}, {error}") from None
     if not rows.labels.size:
         raise DataError(f"{dataset.address}: there are no rows in it")
-    checksums.record(folder, dataset.name, sha256)
+    lookup.record_checksum(folder, dataset.name, sha256)

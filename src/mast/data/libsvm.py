@@ -38,14 +38,14 @@ class LabelledRows(NamedTuple):
     labels: NDArray[np.float64]
 
 
-def parse(text: bytes, n_features: int | None = None, zero_based: bool = False) -> LabelledRows:
+def parse_libsvm(text: bytes, n_features: int | None = None, zero_based: bool = False) -> LabelledRows:
     r"""Read all rows, or raise a `DataError` that says what is wrong with the first bad line.
 
-    >>> rows = parse(b"+1 2:.5 3:25e-2\n-1 1:2\n")
+    >>> rows = parse_libsvm(b"+1 2:.5 3:25e-2\n-1 1:2\n")
     >>> rows.labels, rows.A.toarray()
     (array([ 1., -1.]), array([[0.  , 0.5 , 0.25],
            [2.  , 0.  , 0.  ]]))
-    >>> parse(b"1 3:1\n1 4:one\n")
+    >>> parse_libsvm(b"1 3:1\n1 4:one\n")
     Traceback (most recent call last):
     mast.errors.DataError: line 2: found '4:one', expected index:value such as 7:0.5
     """

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mast.data import checksums, libsvm, lookup
+from mast.data import libsvm, lookup
 from mast.data.catalogue import SETS
 from mast.data.libsvm import short
 from mast.data.unpack import read, unpack
@@ -120,7 +120,7 @@ def load(
         file = _download(os.fspath(name_or_path), data_dir, download)
     text = unpack(read(file.path), str(file.path))
     if file.name is not None:
-        checksums.verify(file.name, file.path, text)
+        lookup.verify_checksum(file.name, file.path, text)
         if n_features is None and file.name in SETS:
             n_features = SETS[file.name].features
     text = text.removeprefix(_BYTE_ORDER_MARK)
@@ -151,7 +151,7 @@ def fetch(name: str, data_dir: str | os.PathLike[str] | None = None, *, download
         file = _download(name, data_dir, download, into_data_dir=True)
     raw = read(file.path)
     if file.name is not None:
-        checksums.verify(file.name, file.path, unpack(raw, str(file.path)))
+        lookup.verify_checksum(file.name, file.path, unpack(raw, str(file.path)))
     if data_dir is None or file.where in ("data_dir", "path"):
         return file.path
     return _copy(raw, file, Path(data_dir).expanduser())
@@ -189,16 +189,16 @@ def _copy(raw: bytes, file: lookup.FoundFile, folder: Path) -> Path:
     target = folder / file.path.name
     files.write(target, raw)
     if file.name is not None:
-        recorded = checksums.recorded(file.path.parent, file.name)
+        recorded = lookup.recorded_checksum(file.path.parent, file.name)
         if recorded is not None:
-            checksums.record(folder, file.name, recorded)
+            lookup.record_checksum(folder, file.name, recorded)
     return target
 
 
 def _parsed(text: bytes, path: Path, n_features: int | None, zero_based: bool) -> libsvm.LabelledRows:
     """The rows of a text; errors name the file."""
     try:
-        return libsvm.parse(text, n_features, zero_based)
+        return libsvm.parse_libsvm(text, n_features, zero_based)
     except DataError as error:
         raise DataError(f"{path}, {error}") from None
     except MemoryError as error:

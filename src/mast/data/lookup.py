@@ -1,17 +1,26 @@
-"""Where a data set is on this machine: the folders that are searched, and in which order."""
+"""Where a data set is on this machine, and whether a file is the set that it claims to be.
+
+A set without a published checksum is trusted when it is first downloaded: the sha256 of its
+text is written beside it, as ``NAME.sha256``, and every later reading is compared with it.
+All sums are of the unpacked text, so they do not depend on the packing.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 from mast.data.catalogue import SETS
 from mast.errors import ArgumentError, DataError
-from mast.support.files import as_path
+from mast.support.files import as_path, write_once
 
 EMBEDDED = Path(__file__).parent / "embedded"
 SUFFIXES = ("", ".gz", ".bz2")
+_LOG = logging.getLogger("mast.data")
 
 
 class FoundFile(NamedTuple):
@@ -109,3 +118,61 @@ def _is(path: Path, what: str) -> bool:
         return bool(getattr(path, what)())
     except (OSError, ValueError):
         return False
+
+
+# ---- checksums ----------------------------------------------------------------------------------
+
+
+def checksum(text: bytes) -> str:
+    """The sha256 of a text, as 64 hexadecimal digits."""
+    return hashlib.sha256(text).hexdigest()
+
+
+def _note(folder: Path, name: str) -> Path:
+    """Where the sum of the set `name` in this folder is recorded."""
+    return folder / f"{name}.sha256"
+
+
+def recorded_checksum(folder: Path, name: str) -> str | None:
+    """The sum that was recorded here at the first download, if one was."""
+    path = _note(folder, name)
+    try:
+        with path.open("rb") as file:
+            line = file.read(1024)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    match = re.match(rb"([0-9a-f]{64})\s", line)
+    if not match:
+        raise DataError(f"{path}: this should hold a sha256; delete it to trust {name} as it is now")
+    return match.group(1).decode()
+
+
+def verify_checksum(name: str, path: Path, text: bytes) -> None:
+    """Refuse a text that is not the set `name`, where a sum is known."""
+    known = SETS[name].sha256 if name in SETS else None
+    expected = known or recorded_checksum(path.parent, name)
+    if expected is None or (sha256 := checksum(text)) == expected:
+        return
+    if known:
+        its_path = path if path.is_absolute() else f"./{path}"
+        advice = f"it is damaged or another file; to load it as it is, give its path ({its_path})"
+    else:
+        advice = f"it changed since its first download; if that is right, delete {_note(path.parent, name)}"
+    raise DataError(f"{path}: this is not {name}: its sha256 is {sha256}, expected {expected}; {advice}")
+
+
+def record_checksum(folder: Path, name: str, sha256: str) -> None:
+    """Write the sum beside the file, once: whoever comes second must agree with it."""
+    path = _note(folder, name)
+    if write_once(path, f"{sha256}  {name}\n".encode()):
+        message = "%s: no checksum is published; trusted as it is now, sha256 %s noted in %s"
+        _LOG.warning(message, name, sha256, path)
+        return
+    first = recorded_checksum(folder, name)
+    if first != sha256:
+        raise DataError(
+            f"{name}: its sha256 is {sha256}, but {first} was recorded at the first download, in {path}; "
+            "if the set has changed, delete that file"
+        )

@@ -11,7 +11,7 @@ import zlib
 from pathlib import Path
 
 from mast.errors import DataError
-from mast.support.arrays import memory
+from mast.support.arrays import memory_limit
 
 _CHUNK = 1 << 20
 SHARE = 4  # of the memory: the text may take so much of it, since its numbers need the rest
@@ -24,7 +24,7 @@ def read(path: Path) -> bytes:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise DataError(f"{path}: not a regular file")
-            if status.st_size > memory():
+            if status.st_size > memory_limit():
                 raise DataError(f"{path}: {status.st_size} bytes are more than this machine's memory")
             return file.read()
     except IsADirectoryError:
@@ -49,7 +49,7 @@ def unpack(raw: bytes, name: str) -> bytes:
     else:
         return raw
     parts: list[bytes] = []
-    room = memory() // SHARE
+    room = memory_limit() // SHARE
     try:
         while chunk := stream.read(_CHUNK):
             parts.append(chunk)

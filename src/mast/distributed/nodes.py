@@ -16,7 +16,7 @@ import numpy as np
 
 from mast import sketches
 from mast.distributed.messages import Header, Message, MessageKind, Values
-from mast.distributed.schemes import largest_front
+from mast.distributed.schemes import largest_prefix
 from mast.errors import ArgumentError
 from mast.problem import Problem
 from mast.randomness import Key
@@ -216,7 +216,7 @@ class VectorCapacity(Capacity):
 
     def largest(self, key: Key) -> Part:
         """The same; of prefixes of several sizes, the largest."""
-        return self._kept(largest_front(self.sketch), key)
+        return self._kept(largest_prefix(self.sketch), key)
 
     def _kept(self, sketch: Sketch, key: Key) -> Part:
         draw = sketch.sample(self.dim, key)

@@ -1,4 +1,4 @@
-"""What the server does with the aggregated gradient estimate h: SGD, momentum, Adam.
+"""What the server does with the gradient estimate h of a round: SGD, momentum, Adam.
 
 SGD is the method that theory speaks of. The others remember vectors as long as x; all of their state
 is in `arrays`, so that a checkpoint continues bit for bit.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ class Participation:
 
     >>> participation = Participation(seed=0, nodes=4, participation=[1.0, 0.5, 0.5, 1.0])
     >>> participation.sample(0)
-    [(0, 1.0), (1, 2.0), (2, 2.0), (3, 1.0)]
+    {0: 1.0, 1: 2.0, 2: 2.0, 3: 1.0}
     >>> participation.key(5, 3)
     Key(seed=0, step=5, node=3, index=0)
     """
@@ -62,15 +62,15 @@ class Participation:
             if (probabilities < 1).any():
                 raise ArgumentError("give participation or participants, not both")
 
-    def sample(self, t: int) -> list[tuple[int, float]]:
+    def sample(self, t: int) -> dict[int, float]:
         """The nodes of round t, ascending, and the weight of each one's answer."""
         key = Key(self.seed, t)
         if self.participants is not None:
             chosen = randomness.permutation(key, Purpose.PARTICIPATION, self.nodes, 0, self.participants)
-            return [(int(i), self.nodes / self.participants) for i in np.sort(chosen)]
+            return dict.fromkeys(np.sort(chosen).tolist(), self.nodes / self.participants)
         coins = randomness.uniforms(key, Purpose.PARTICIPATION, self.nodes)
         chosen = np.flatnonzero(coins < self.probabilities)
-        return list(zip(chosen.tolist(), (1 / self.probabilities[chosen]).tolist(), strict=True))
+        return dict(zip(chosen.tolist(), (1 / self.probabilities[chosen]).tolist(), strict=True))
 
     def key(self, t: int, i: int) -> Key:
         """The key of node i's draw in round t; all that a node needs to rebuild its sketch."""
@@ -82,6 +82,15 @@ class Participation:
     def submodel_key(self, draw: int, node: int) -> Key:
         """The key of a node's submodel that is scored: of another seed, so training never uses this draw."""
         return Key(Key(self.seed).child(0, Purpose.ESTIMATE).seed, draw, node)
+
+    def identity(self) -> dict[str, str]:
+        """What must agree for a checkpoint to continue a run."""
+        return {
+            "nodes": str(self.nodes),
+            "seed": str(self.seed),
+            "coupling": self.coupling,
+            "participation": str(self.participants or self.probabilities.tolist()),
+        }
 
 
 def _probabilities(value: Any, nodes: int) -> Array | None:
@@ -116,9 +125,9 @@ class Dropouts:
     Dropping out that is not random, such as that of a client that fails whenever its submodel is large, is
     corrected by no weight: the method then minimises another mean, that of `effective_weights`.
 
-    >>> Dropouts("unknown", nodes=4).weights([(0, 1.0), (1, 1.0), (3, 1.0)], answered=[0, 3])
+    >>> Dropouts("unknown", nodes=4).weights({0: 1.0, 1: 1.0, 3: 1.0}, answered=[0, 3])
     {0: 1.5, 3: 1.5}
-    >>> Dropouts(0.5, nodes=4).weights([(0, 1.0), (1, 1.0), (3, 1.0)], answered=[0, 3])
+    >>> Dropouts(0.5, nodes=4).weights({0: 1.0, 1: 1.0, 3: 1.0}, answered=[0, 3])
     {0: 2.0, 3: 2.0}
     """
 
@@ -136,16 +145,15 @@ class Dropouts:
             )
         object.__setattr__(self, "rates", rates)
 
-    def weights(self, invited: Sequence[tuple[int, float]], answered: Sequence[int]) -> dict[int, float]:
+    def weights(self, invited: Mapping[int, float], answered: Sequence[int]) -> dict[int, float]:
         """The weight of each answer; `invited` has the weights of `Participation.sample`."""
-        known = dict(invited)
-        strangers = sorted(set(answered) - set(known))
+        strangers = sorted(set(answered) - set(invited))
         if strangers:
             raise ArgumentError(f"the nodes {strangers} answered, but were not invited")
         if self.rates is None:
-            factor = len(known) / len(answered) if answered else 0.0
-            return {node: known[node] * factor for node in answered}
-        return {node: known[node] / float(self.rates[node]) for node in answered}
+            factor = len(invited) / len(answered) if answered else 0.0
+            return {node: invited[node] * factor for node in answered}
+        return {node: invited[node] / float(self.rates[node]) for node in answered}
 
     def estimates_gradient(self, invited: Collection[Any], answered: Collection[Any]) -> bool:
         """Whether the round's sum estimates the gradient: with unknown rates, no answers tell nothing."""

@@ -23,8 +23,8 @@ class Scheme:
 
     name: str
     title: str
-    #: what is kept of the share: "everything", "random", "window", "part", "front", or fronts of several
-    #: sizes, "fronts" or "balanced fronts"
+    #: what is kept of the share: "everything", "random", "window", "part", "prefix", or prefixes of several
+    #: sizes, "prefixes" or "balanced prefixes"
     holds: str
     aggregation: str = "mean"
     coupling: str = "independent"
@@ -54,44 +54,44 @@ class Scheme:
             case "window":  # which moves on by one in each round
                 return Rolling(share)
             case "part":  # of a random partition, the same for all
-                # so many parts that the smallest client can hold one: 1/0.7 are two, not one
+                # the smallest client can hold one part: 1/0.7 are two, not one
                 return PermK(math.ceil(1 / min(shares) - 1e-9), redraw=True)
-            case "front":  # always the first units
+            case "prefix":  # always the first units
                 return Nested([share])
-            case "fronts":  # another size in each round; one Nested would scale by its own probabilities
+            case "prefixes":  # another size in each round; one Nested would scale by its own probabilities
                 return Mixture([Nested([s]) for s in shares if s <= share])
-            case "balanced fronts":  # the same, and every size sends as many values in the long run
+            case "balanced prefixes":  # the same, and every size sends as many values in the long run
                 sizes = [s for s in shares if s <= share]
                 chances = [1 / s / sum(1 / t for t in sizes) for s in sizes]
                 return Mixture([Nested([s]) for s in sizes], chances)
         return Identity()
 
-    def fronts(self, shares: Sequence[float]) -> Nested:
-        """The sizes of the fronts that clients of these shares hold, with the chance of each in a round."""
-        if "front" not in self.holds:
-            raise ArgumentError(f"in {self.title} clients hold no fronts, and all units are alike")
+    def prefixes(self, shares: Sequence[float]) -> Nested:
+        """The sizes of the prefixes that clients of these shares hold, with the chance of each in a round."""
+        if "prefix" not in self.holds:
+            raise ArgumentError(f"in {self.title} clients hold no prefixes, and all units count the same")
         chances: dict[float, float] = {}
         held = self.sketches(shares)
         for sketch in held:
-            fronts = sketch.components() if isinstance(sketch, Mixture) else [(1.0, sketch)]
-            for chance, front in fronts:
-                assert isinstance(front, Nested)
-                (size,) = front.shares.tolist()
+            prefixes = sketch.components() if isinstance(sketch, Mixture) else [(1.0, sketch)]
+            for chance, prefix in prefixes:
+                assert isinstance(prefix, Nested)
+                (size,) = prefix.shares.tolist()
                 chances[size] = chances.get(size, 0.0) + chance / len(held)
         return Nested(sorted(chances), [chances[size] for size in sorted(chances)])
 
 
-def largest_front(sketch: Sketch) -> Sketch:
-    """Of fronts of several sizes the largest; any other sketch as it is.
+def largest_prefix(sketch: Sketch) -> Sketch:
+    """Of prefixes of several sizes the largest; any other sketch as it is.
 
-    >>> largest_front(scheme_of("fjord").sketch(0.5, [0.25, 0.5, 1]))
+    >>> largest_prefix(scheme_of("fjord").sketch(0.5, [0.25, 0.5, 1]))
     <Nested(0.5): keeps 50 %, the first ones>
     """
     if isinstance(sketch, Over):
-        front = largest_front(sketch.sketch)
-        return sketch if front is sketch.sketch else sketch.over(front)
-    if isinstance(sketch, Mixture) and all(isinstance(front, Nested) for front in sketch.sketches):
-        return max(sketch.sketches, key=lambda front: float(max(front.arguments()["shares"])))
+        prefix = largest_prefix(sketch.sketch)
+        return sketch if prefix is sketch.sketch else sketch.over(prefix)
+    if isinstance(sketch, Mixture) and all(isinstance(prefix, Nested) for prefix in sketch.sketches):
+        return max(sketch.sketches, key=lambda prefix: float(max(prefix.arguments()["shares"])))
     return sketch
 
 
@@ -99,21 +99,22 @@ def _checked(shares: Sequence[float]) -> list[float]:
     return [check_number("a client's share", share, above=0, most=1) for share in shares]
 
 
+#: a title is part of a capacity's label, and so of checkpoints: there a prefix is called a front
 SCHEMES = {
     scheme.name: scheme
     for scheme in (
         Scheme("fedavg", "FedAvg", "everything", whole_only=True),
         Scheme("federated_dropout", "Federated Dropout", "random"),
-        Scheme("heterofl", "HeteroFL", "front"),
-        Scheme("fjord", "FjORD", "fronts"),
+        Scheme("heterofl", "HeteroFL", "prefix"),
+        Scheme("fjord", "FjORD", "prefixes"),
         Scheme("fedrolex", "FedRolex", "window", coupling="common"),
         Scheme("ist", "independent subnet training", "part", coupling="disjoint"),
         Scheme("mast_random", "MAST, random units", "random", "unbiased"),
         Scheme("mast_rolling", "MAST, rolling windows", "window", "unbiased"),
         Scheme("mast_parts", "MAST, disjoint parts", "part", "unbiased", "disjoint"),
-        Scheme("mast_fixed", "MAST, fixed fronts", "front", "unbiased"),
-        Scheme("mast_nested", "MAST, nested fronts", "fronts", "unbiased"),
-        Scheme("mast_balanced", "MAST, balanced fronts", "balanced fronts", scaled_start=True),
+        Scheme("mast_fixed", "MAST, fixed fronts", "prefix", "unbiased"),
+        Scheme("mast_nested", "MAST, nested fronts", "prefixes", "unbiased"),
+        Scheme("mast_balanced", "MAST, balanced fronts", "balanced prefixes", scaled_start=True),
     )
 }
 

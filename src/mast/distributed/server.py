@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from mast.support import files
 from mast.support.checks import check_choice, check_int, check_positive
 from mast.theory import Guarantee
 
-LARGE = 1 << 20  # values: looking at so many takes a tenth of the round, ...
+LARGE = 1 << 20  # values, from which on looking at them takes a tenth of the round, ...
 SELDOM = 8  # ... so it is done in one of these rounds: what is not finite does not go away
 AGGREGATIONS = ("unbiased", "mean")
 
@@ -110,6 +109,7 @@ class Server:
         self.local_steps = check_int("local_steps", local_steps, 1)
         self.cosine = None if cosine is None else check_int("cosine", cosine, 1)
         self.aggregation = check_choice("aggregation", aggregation, AGGREGATIONS)
+        self.answers = AnswerSum(aggregation, self.optimizer, participation.nodes)
         self.wire = self.x.dtype if wire is None else checked_dtype(wire)
         self.run, self.about = run, dict(about or {})
         self.guarantee: Guarantee | None = None  #: the statement that applies, if one is known
@@ -147,17 +147,31 @@ class Server:
             return 1.0
         return max(1e-3, 0.5 * (1 + math.cos(math.pi * min(1.0, self.t / self.cosine))))
 
-    def header(self, node: int, count: int, key: Key | None = None) -> Header:
-        """The header of the message to a node in the present round; `key` saves making it again."""
-        key = self.participation.key(self.t, node) if key is None else key
-        local = self.local_steps, self.local_step_size * self.decay
-        return Header(MessageKind.VALUES, node, key, count, self.wire, self.run, *local)
-
     def weights(self) -> Mapping[int, float]:
         """The nodes that take part in the present round, ascending, and the weight of each one's answer."""
         if self._weights[0] != self.t:  # made once per round: with many nodes it takes a while
-            self._weights = (self.t, dict(self.participation.sample(self.t)))
+            self._weights = (self.t, self.participation.sample(self.t))
         return self._weights[1]
+
+    def part(self, node: int, t: int | None = None) -> Part:
+        """What a node keeps in the present round, or in round t; made once, for message and answer.
+
+        The parts of the next round may be made in another thread while answers are taken in, as long as
+        nothing else draws.
+        """
+        t = self.t if t is None else t
+        if not 0 <= node < len(self.capacities):
+            raise DataError(f"there is no node {node}: they are 0 .. {len(self.capacities) - 1}")
+        if (t, node) not in self._parts:
+            self._parts[t, node] = self.capacities[node].part(self.participation.key(t, node))
+        return self._parts[t, node]
+
+    def header(self, node: int, part: Part | None = None, key: Key | None = None) -> Header:
+        """The header of the message to a node in the present round: of its part, or of another draw."""
+        part = self.part(node) if part is None else part
+        key = self.participation.key(self.t, node) if key is None else key
+        local = self.local_steps, self.local_step_size * self.decay
+        return Header(MessageKind.VALUES, node, key, part.count, self.wire, self.run, *local)
 
     def messages(self) -> Iterator[Message]:
         """The messages of the present round, to the nodes that take part, ascending."""
@@ -172,7 +186,7 @@ class Server:
         if self._last >= 0:
             raise ArgumentError(f"round {self.t} is being summed up: its messages were made before")
         part = self.part(node)
-        header = self.header(node, part.count)
+        header = self.header(node, part)
         message = Message(header, None if memory is None else memory(header.size))
         part.gather(self.x, message.values)
         self.state.received[node] += message.size
@@ -195,33 +209,11 @@ class Server:
             weight = self.weights().get(node)
             if weight is None:
                 raise DataError(f"node {node} answered in round {self.t}, but does not take part in it")
-        part = self.part(node)
-        answer.expect(self.expected(node))
+        answer.expect(self.header(node).reply())
         self._last = node
         self.state.sent[node] += answer.size
         self.state.answered[node] += 1
-        with np.errstate(over="ignore", invalid="ignore"):
-            self.add(part, answer.values, weight)
-
-    def add(self, part: Part, values: Values, weight: float) -> None:
-        """The update: x <- x - (g/M) weight * values on the part, or the same into h for an optimizer."""
-        M = self.participation.nodes
-        if self.aggregation == "unbiased" and self.optimizer.plain:
-            part.add(self.x, values, -(self.step_size * self.decay * weight / M))
-            return
-        part.add(self._sum, values, weight / M)
-        if self.aggregation == "mean":
-            part.add_weight(self._held, weight / M)
-
-    @cached_property
-    def _sum(self) -> Values:
-        """The sum of answers that are not added to x at once."""
-        return np.zeros_like(self.x)
-
-    @cached_property
-    def _held(self) -> Values:
-        """The sum of the weights of those who held a coordinate."""
-        return np.zeros_like(self.x)
+        self.answers.add(self.x, self.part(node), answer.values, weight, self.step_size * self.decay)
 
     def finish_round(self, *, step: bool = True) -> None:
         """End the round: the optimizer's step. A round without answers does not move x (SGD).
@@ -229,53 +221,12 @@ class Server:
         With ``step=False`` no optimizer moves it: for rounds that tell nothing, not even that h = 0.
         """
         if step:
-            with np.errstate(over="ignore", invalid="ignore"):
-                if self.aggregation == "mean":
-                    held = np.flatnonzero(self._held)
-                    h = self._sum[held] / self._held[held]
-                    self.optimizer.step_at(held, self.x, h, self.step_size * self.decay, self.t)
-                elif not self.optimizer.plain:
-                    self.optimizer.step(self.x, self._sum, self.step_size * self.decay, self.t)
-            self._clear()
+            self.answers.step(self.x, self.step_size * self.decay, self.t)
         for t, node in list(self._parts):
             if t == self.t:
                 self._parts.pop((t, node)).release()
         self.state.t += 1
         self._last = -1
-
-    def _clear(self) -> None:
-        for name in ("_sum", "_held"):
-            if name in vars(self):
-                getattr(self, name).fill(0)
-
-    def submodel(self, node: int, draw: int) -> Message:
-        """A node's submodel of the present x to score: of a draw that training never uses, or its largest."""
-        key = self.participation.submodel_key(draw, node)
-        part = self.capacities[node].largest(key)
-        message = Message(self.header(node, part.count, key))
-        part.gather(self.x, message.values)
-        return message
-
-    def expected(self, node: int) -> Header:
-        """The header of the answer that a node will send in the present round."""
-        return self.header(node, self.part(node).count).reply()
-
-    def prepare(self, t: int) -> None:
-        """Make the draws of round t, the next one, now: for engines that would wait otherwise.
-
-        This may run in another thread while answers are absorbed, as long as nothing else draws.
-        """
-        for node, _ in self.participation.sample(t):
-            self.part(node, t)
-
-    def part(self, node: int, t: int | None = None) -> Part:
-        """What a node keeps in the present round, or in round t; made once, for message and answer."""
-        t = self.t if t is None else t
-        if not 0 <= node < len(self.capacities):
-            raise DataError(f"there is no node {node}: they are 0 .. {len(self.capacities) - 1}")
-        if (t, node) not in self._parts:
-            self._parts[t, node] = self.capacities[node].part(self.participation.key(t, node))
-        return self._parts[t, node]
 
     # ---- checkpoints -----------------------------------------------------------------------
 
@@ -290,21 +241,17 @@ class Server:
         extra = self.state.load(path, self.identity())
         if extra is not None:
             self._last = -1
-            self._clear()
+            self.answers.clear()
             self._parts.clear()
         return extra
 
     def identity(self) -> dict[str, str]:
         """What must agree for a checkpoint to continue a run, field by field."""
-        participation = self.participation
         return {
             "version of MAST": __version__,
             "key layout": str(LAYOUT),
             **self.about,
-            "nodes": str(participation.nodes),
-            "seed": str(participation.seed),
-            "coupling": participation.coupling,
-            "participation": str(participation.participants or participation.probabilities.tolist()),
+            **self.participation.identity(),
             "optimizer": self.optimizer.label,
             "aggregation": self.aggregation,
             "step_size": repr(self.step_size) + (f", cosine over {self.cosine}" if self.cosine else ""),
@@ -313,6 +260,49 @@ class Server:
             "sketches": files.digest(*(own.fingerprint() for own in self.capacities)),
             "run": f"{self.run:016x}",
         }
+
+
+class AnswerSum:
+    """The answers of a round, weighted and summed up, and the optimizer's step with the sum.
+
+    What cannot be added to x at once is kept in vectors as long as x, which are made when first needed.
+    """
+
+    def __init__(self, aggregation: str, optimizer: Optimizer, nodes: int) -> None:
+        self.aggregation, self.optimizer, self.nodes = aggregation, optimizer, nodes
+        self._vectors: dict[str, Values] = {}
+
+    def add(self, x: Values, part: Part, values: Values, weight: float, step_size: float) -> None:
+        """x <- x - (g/M) weight * values on the part, or the same into h for an optimizer."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.aggregation == "unbiased" and self.optimizer.plain:
+                part.add(x, values, -(step_size * weight / self.nodes))
+                return
+            part.add(self._vector("h", x), values, weight / self.nodes)
+            if self.aggregation == "mean":
+                part.add_weight(self._vector("held", x), weight / self.nodes)
+
+    def step(self, x: Values, step_size: float, t: int) -> None:
+        """The step on x at the end of round t."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.aggregation == "mean":
+                weights = self._vector("held", x)  # of those who held each coordinate
+                held = np.flatnonzero(weights)
+                h = self._vector("h", x)[held] / weights[held]
+                self.optimizer.step_at(held, x, h, step_size, t)
+            elif not self.optimizer.plain:
+                self.optimizer.step(x, self._vector("h", x), step_size, t)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the answers."""
+        for vector in self._vectors.values():
+            vector.fill(0)
+
+    def _vector(self, name: str, x: Values) -> Values:
+        if name not in self._vectors:
+            self._vectors[name] = np.zeros_like(x)
+        return self._vectors[name]
 
 
 def run_in_process(server: Server, workers: Sequence[Worker], rounds: int) -> None:

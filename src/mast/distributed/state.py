@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from mast.distributed.messages import Values, checked_dtype
 from mast.distributed.optimizers import Optimizer
 from mast.errors import ArgumentError
 from mast.support import files
-from mast.support.checkpoint import Checkpoint, check, fill
+from mast.support.checkpoint import Checkpoint, check_fields, fill_arrays
 
 #: the numbers of a checkpoint, and their types
 NUMBERS: dict[str, tuple[type, ...]] = {"round": (int,), "seconds": (int, float), "extra": (dict,)}
@@ -44,22 +44,6 @@ class ServerState:
         counts = np.zeros((len(COUNTS), nodes), dtype=np.int64)
         self.received, self.asked, self.values, self.sent, self.answered = counts
 
-    def node_rows(self, labels: Sequence[str]) -> list[dict[str, Any]]:
-        """One row per node: its capacity, the share of x it got, its answers, its bytes per round."""
-        asked, answered = np.maximum(self.asked, 1), np.maximum(self.answered, 1)
-        keeps, down, up = self.values / asked / self.x.size, self.received / asked, self.sent / answered
-        return [
-            {
-                "node": i,
-                "capacity": label,
-                "keeps": float(keeps[i]),
-                "answers": int(self.answered[i]),
-                "down": float(down[i]),
-                "up": float(up[i]),
-            }
-            for i, label in enumerate(labels)
-        ]
-
     def save(self, path: str | Path, identity: Mapping[str, str], extra: Mapping[str, Any]) -> None:
         """Write a checkpoint: the old one stays until the new one is whole."""
         numbers = {"round": self.t, "seconds": self.seconds, "extra": dict(extra)}
@@ -72,8 +56,8 @@ class ServerState:
         if stored is None:
             return None
         numbers, arrays = stored
-        check(numbers, NUMBERS, str(path))
-        fill(self._arrays(), arrays)
+        check_fields(numbers, NUMBERS, str(path))
+        fill_arrays(self._arrays(), arrays)
         self.t, self.seconds = numbers["round"], float(numbers["seconds"])
         extra: dict[str, Any] = numbers["extra"]
         return extra

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mast.distributed import Server
 from mast.results import Result
 from mast.support import files
@@ -84,8 +86,21 @@ class RunFiles:
 
 
 def node_table(server: Server) -> list[Row]:
-    """What each node could hold, got and sent."""
-    return server.state.node_rows([capacity.label for capacity in server.capacities])
+    """One row per node: its capacity, the share of x it got, its answers, its bytes per round."""
+    state = server.state
+    asked, answered = np.maximum(state.asked, 1), np.maximum(state.answered, 1)
+    keeps, down, up = state.values / asked / state.x.size, state.received / asked, state.sent / answered
+    return [
+        {
+            "node": i,
+            "capacity": capacity.label,
+            "keeps": float(keeps[i]),
+            "answers": int(state.answered[i]),
+            "down": float(down[i]),
+            "up": float(up[i]),
+        }
+        for i, capacity in enumerate(server.capacities)
+    ]
 
 
 def result_of(

@@ -33,10 +33,10 @@ SPLIT_SEED = 0
 CLOSE = 0.02  # "close to the dense model": at most two percentage points below it
 
 
-def predict(margins: Array) -> Array:
+def predicted_labels(margins: Array) -> Array:
     """The label of each margin: margin > 0 is +1, else -1; so a margin of exactly 0 is -1.
 
-    >>> predict(np.array([0.3, 0.0, -2.0])).tolist()
+    >>> predicted_labels(np.array([0.3, 0.0, -2.0])).tolist()
     [1.0, -1.0, -1.0]
     """
     return np.where(margins > 0, 1.0, -1.0)
@@ -44,7 +44,7 @@ def predict(margins: Array) -> Array:
 
 def accuracy(A: Any, b: Array, x: Array) -> float:
     """The share of rows whose label a linear model predicts."""
-    return float(np.mean(predict(A @ x) == b))
+    return float(np.mean(predicted_labels(A @ x) == b))
 
 
 def sparsified(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
@@ -58,12 +58,12 @@ def sparsified(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, x in models.items():
         margins = [A @ problem.sparsified(x, draw) for draw in draws]
-        right = np.array([predict(m) == b for m in margins])
+        right = np.array([predicted_labels(m) == b for m in margins])
         result[f"accuracy_{name}"] = right.mean(axis=1)
         result[f"right_{name}"] = right.sum(axis=0).astype(np.uint8)  # how many of the K, for each row
         result[f"ties_{name}"] = np.array([np.mean(m == 0) for m in margins])
         result[f"dense_{name}"] = accuracy(A, b, x)
-    result["right_dense"] = predict(A @ models["erm"]) == b
+    result["right_dense"] = predicted_labels(A @ models["erm"]) == b
     result["kept"] = np.array([draw.indices.size for draw in draws])  # type: ignore[attr-defined]
     result["gradient_erm"] = float(np.linalg.norm(f.gradient(models["erm"])))
     result["gradient_mast"] = float(np.linalg.norm(problem.gradient(models["mast"])))
@@ -71,7 +71,7 @@ def sparsified(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     return result
 
 
-def table(results: Results) -> Any:
+def accuracy_table(results: Results) -> Any:
     """One row per sparsified model."""
 
     def both(name: str) -> Callable[[Done], Array]:
@@ -91,7 +91,7 @@ def table(results: Results) -> Any:
     )
 
 
-def summary(numbers: Any) -> Any:
+def accuracy_summary(numbers: Any) -> Any:
     """Medians, quartiles, extremes and ties for each data set, K and model."""
     grouped = numbers.groupby(["dataset", "K", "model"], sort=False)
     out = grouped["accuracy"].quantile([0.25, 0.5, 0.75]).unstack()
@@ -121,7 +121,7 @@ class Accuracy(Experiment):
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figures, numbers and claims."""
-        numbers = table(results)
+        numbers = accuracy_table(results)
         ties = numbers.groupby(["dataset", "K"], sort=False)["tie_share"].mean()
         shares = "; ".join(
             f"{name}: " + ", ".join(f"K = {K} {100 * ties[name, K]:.0f} %" for K in BLOCKS)
@@ -141,18 +141,20 @@ class Accuracy(Experiment):
                     "weights into K = 2, 4, 5, 10 and 20 blocks. Medians in white; the dashed line is the "
                     "ERM model before it is sparsified, the dotted line what answering −1 always would "
                     "reach.",
-                    partial(draw, numbers, results, as_swarm=False),
+                    partial(draw_accuracies, numbers, results, as_swarm=False),
                 ),
                 Figure(
                     "accuracy_swarm",
                     "The same, model by model",
                     "Each dot is one sparsified model of the other figure.",
-                    partial(draw, numbers, results, as_swarm=True),
+                    partial(draw_accuracies, numbers, results, as_swarm=True),
                 ),
             ],
-            tables={"accuracy": numbers, "accuracy_summary": summary(numbers)},
-            claims=results.claims(claims),
-            gains=[gain for name, part in results.by_dataset().items() for gain in gains(name, part)],
+            tables={"accuracy": numbers, "accuracy_summary": accuracy_summary(numbers)},
+            claims=results.claims(accuracy_claims),
+            gains=[
+                gain for name, part in results.by_dataset().items() for gain in accuracy_gains(name, part)
+            ],
             choices=[
                 "Zero margins decide these figures: a row without a feature in the kept block has margin 0. "
                 "The rule is “margin > 0 is +1, else −1”. Share of test rows with margin 0, by K: "
@@ -171,10 +173,10 @@ def right(results: Results, model: str, K: int) -> Array:
     return results.of(K=K).values(f"right_{model}") / K
 
 
-def error(differences: Array) -> float:
+def standard_error(differences: Array) -> float:
     """The standard error of the mean, for other partitions (rows of the array) and other test rows.
 
-    >>> error(np.array([[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0]]))
+    >>> standard_error(np.array([[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0]]))
     0.28...
     """
     by_row, by_partition = differences.mean(axis=0), differences.mean(axis=1)
@@ -182,19 +184,19 @@ def error(differences: Array) -> float:
     return float(np.hypot(by_row.std(ddof=1) / by_row.size**0.5, of_partitions))
 
 
-def gains(name: str, results: Results) -> Iterator[Gain]:
+def accuracy_gains(name: str, results: Results) -> Iterator[Gain]:
     """Mean accuracies at each sparsity."""
     for K in BLOCKS:
         erm, mast = right(results, "erm", K), right(results, "mast", K)
         what = f"{name}, {100 / K:.0f} % of the weights kept"
-        yield Gain(what, float(erm.mean()), float(mast.mean()), error(mast - erm), "plain model")
+        yield Gain(what, float(erm.mean()), float(mast.mean()), standard_error(mast - erm), "plain model")
 
 
-def claims(results: Results) -> Iterator[Claim]:
+def accuracy_claims(results: Results) -> Iterator[Claim]:
     """What the paper says of this figure, decided for one data set."""
-    numbers = table(results)
+    numbers = accuracy_table(results)
     ahead = {K: right(results, "mast", K) - right(results, "erm", K) for K in BLOCKS}
-    noise = {K: NOISE * error(difference) for K, difference in ahead.items()}
+    noise = {K: NOISE * standard_error(difference) for K, difference in ahead.items()}
     erm, mast = (numbers[numbers["model"] == model].groupby("K")["accuracy"] for model in ("ERM", "MAST"))
     lead, mean = mast.median() - erm.median(), mast.mean() - erm.mean()
     by_partition = numbers.groupby(["model", "permutation", "K"])["accuracy"].median()
@@ -244,7 +246,7 @@ def claims(results: Results) -> Iterator[Claim]:
         f"fall of the median from K = {first} to K = {last}, MAST below ERM",
         f"MAST {drop['MAST']:.3f}, ERM {drop['ERM']:.3f}",
         drop["MAST"] < drop["ERM"],
-        noise=drop["MAST"] < drop["ERM"] + NOISE * error(ahead[first] - ahead[last]),
+        noise=drop["MAST"] < drop["ERM"] + NOISE * standard_error(ahead[first] - ahead[last]),
     )
     yield Claim(
         "Accuracies below 0.5 occur for ERM only, and at the strongest sparsification only",
@@ -260,7 +262,7 @@ def claims(results: Results) -> Iterator[Claim]:
         f"{middle:.3f} (partitions {light.min():.3f} to {light.max():.3f}) against {dense:.3f}",
         middle >= dense - CLOSE,
         noise=middle
-        >= dense - CLOSE - NOISE * error(right(results, "mast", first) - results[0]["right_dense"]),
+        >= dense - CLOSE - NOISE * standard_error(right(results, "mast", first) - results[0]["right_dense"]),
     )
 
 
@@ -268,7 +270,7 @@ def _each(form: str, by_K: Any) -> list[str]:
     return [form.format(by_K[K]) for K in BLOCKS]
 
 
-def draw(numbers: Any, results: Results, as_swarm: bool) -> Any:
+def draw_accuracies(numbers: Any, results: Results, as_swarm: bool) -> Any:
     """One frame per data set; boxes or swarms of ERM and MAST side by side for each sparsity."""
     from matplotlib.patches import Patch
 

@@ -1,6 +1,6 @@
 """What an experiment is: cells that are computed one by one, and what their results show.
 
-A new experiment is a subclass of `Experiment` in a file or folder of its own, and one line in the catalogue.
+A new experiment is a subclass of `Experiment` in a file or folder of its own, and one line in `reproduce`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import numpy as np
 import pandas
 
 from mast.experiments.datasets import Dataset, locate
+from mast.plots import bound_along
+from mast.results import Result
 from mast.support.arrays import Array
 from mast.support.cells import Cell, Done
 
@@ -120,7 +122,7 @@ class Claim:
 
     claim: str  # in our words
     decides: str  # the number, and on which side of what it has to be
-    measured: str | Table  # with its spread
+    measured: str | Table  # with its range or error
     holds: bool
     source: str = "paper"  # or "theory" (a bound), or "beyond" (not in the paper)
     dataset: str = ""
@@ -231,10 +233,29 @@ class Experiment(ABC):
         ]
 
 
-def spread(values: Array, form: str) -> str:
+def median_and_range(values: Array, form: str) -> str:
     """The median and the range.
 
-    >>> spread(np.array([1.0, 2.0, 4.0]), ".2g")
+    >>> median_and_range(np.array([1.0, 2.0, 4.0]), ".2g")
     '2 (1 to 4)'
     """
     return f"{np.median(values):{form}} ({values.min():{form}} to {values.max():{form}})"
+
+
+def trace_arrays(result: Result, Psi0: float | None = None) -> dict[str, Any]:
+    """The trace of a run as arrays, for a cell. The bound is infinite where the theorem says nothing.
+
+    Psi0 is what the theorem starts from if that is not the loss at the start.
+    """
+    trace = result.trace
+    return {
+        "step": trace["step"].to_numpy(),
+        "passes": trace["passes"].to_numpy(),
+        "loss": trace["f"].to_numpy(),
+        "gap": trace["f_D"].to_numpy() - result.infimum,
+        "gradient_sq": trace["grad_sq"].to_numpy(),
+        "distance_sq": trace["dist_sq"].to_numpy(),
+        "bound": bound_along(result, Psi0),
+        "step_size": result.step_size,
+        "status": result.status,
+    }

@@ -14,8 +14,16 @@ import numpy as np
 
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, gaussian_start, logistic
-from mast.experiments.experiment import Claim, Experiment, Figure, Request, Results, small_table, spread
-from mast.experiments.runs import measured
+from mast.experiments.experiment import (
+    Claim,
+    Experiment,
+    Figure,
+    Request,
+    Results,
+    median_and_range,
+    small_table,
+    trace_arrays,
+)
 from mast.problem import Problem
 from mast.run import minimize
 from mast.sketches import Mixture, PermK
@@ -25,7 +33,7 @@ K, PARTITIONS = 4, 5
 KAPPA = 100.0
 DISTANCES = (0.0, 0.03, 0.3, 1.0)
 EXACT = 1e-12  # a relative squared distance that only rounding explains
-CHOICES = (
+INTERPOLATION_CHOICES = (
     f"Interpolation runs: DSGD with the step size of theory, on the smallest data set; the sketch keeps one "
     f"block, times K = {K}, of one of {PARTITIONS} partitions; x0 = v + N(0, I), anew for each seed.",
 )
@@ -40,7 +48,7 @@ def several_partitions(K: int, partitions: int) -> Mixture:
     return Mixture([PermK(K, seed=seed) for seed in range(partitions)])
 
 
-def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+def shifted_run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """The squared distance to x_D* along one run of DSGD, and Theorem 2's bound on it."""
     f = logistic(dataset, config["kappa"])
     shift = (1 - config["distance"]) * f.minimizer()
@@ -50,19 +58,19 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     result = minimize(
         problem, "dsgd", steps, "theory", x0, config["seed"], trace=max(1, steps // 100), progress=False
     )
-    return measured(result) | {"gap_of_f_D": problem.infimum() - f.infimum()}
+    return trace_arrays(result) | {"gap_of_f_D": problem.infimum() - f.infimum()}
 
 
-def cells(experiment: Experiment, request: Request) -> list[Cell]:
+def interpolation_cells(experiment: Experiment, request: Request) -> list[Cell]:
     """One cell per distance and seed, on the smallest data set."""
     data = min(request.datasets, key=lambda d: d.load()[0].nnz)
     steps = request.pick(fast=6_000, normal=10_000, full=15_000)
     varied = {"distance": DISTANCES, "seed": range(request.pick(fast=1, normal=3, full=10))}
     fixed = {"K": K, "partitions": PARTITIONS, "kappa": KAPPA, "steps": steps}
-    return experiment.grid(run, data, steps / 2_000, varied, **fixed)
+    return experiment.grid(shifted_run, data, steps / 2_000, varied, **fixed)
 
 
-def table(runs: Results) -> Any:
+def interpolation_table(runs: Results) -> Any:
     """One row per measured point."""
     return runs.frame(
         relative_distance_of_v="distance",
@@ -73,7 +81,7 @@ def table(runs: Results) -> Any:
     )
 
 
-def claims(runs: Results) -> Iterator[Claim]:
+def interpolation_claims(runs: Results) -> Iterator[Claim]:
     """Linear convergence at v = x*, a floor that grows with the distance elsewhere."""
     curves = {s: runs.of(distance=s) for s in DISTANCES}
     ends = {
@@ -88,7 +96,7 @@ def claims(runs: Results) -> Iterator[Claim]:
     yield Claim(
         "Interpolation: with v = x*, DSGD converges linearly to the exact solution",
         f"|x − x_D*|² at the end over its start at most {EXACT:g}",
-        spread(ends[0.0], ".1e"),
+        median_and_range(ends[0.0], ".1e"),
         bool((ends[0.0] <= EXACT).all()),
     )
     yield Claim(
@@ -109,18 +117,18 @@ def claims(runs: Results) -> Iterator[Claim]:
 COLOURS = dict(zip(DISTANCES, (style.BLUE, style.GREEN, style.ORANGE, style.VERMILION), strict=True))
 
 
-def figure(runs: Results) -> Figure:
+def interpolation_figure(runs: Results) -> Figure:
     """Distances to the solution for several v."""
     return Figure(
         "interpolation",
         "Interpolation: DSGD with the pretrained model near x*",
         "Squared distance to x_D* of DSGD with the step size of theory, median and range over seeds; "
         "dashed: the bound of Theorem 2, whose last term is proportional to the gap.",
-        partial(draw, runs),
+        partial(draw_interpolation, runs),
     )
 
 
-def draw(runs: Results) -> Any:
+def draw_interpolation(runs: Results) -> Any:
     """One frame."""
     drawn, ((ax,),) = style.frames(1, 1, width=7.2, height=3.9)
     for s, colour in COLOURS.items():

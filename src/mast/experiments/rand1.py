@@ -10,8 +10,16 @@ import numpy as np
 
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, logistic
-from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results, spread
-from mast.experiments.separable import CoordinateLosses, drawn, losses, units
+from mast.experiments.experiment import (
+    Claim,
+    Experiment,
+    Figure,
+    Findings,
+    Request,
+    Results,
+    median_and_range,
+)
+from mast.experiments.separable import CoordinateLosses, losses_at_stops, rand1_arrays, times_drawn
 from mast.methods import guarantee
 from mast.problem import Problem
 from mast.sketches import RandK
@@ -43,9 +51,9 @@ def descend(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         known = guarantee(problem, "dsgd")
         limit = float(known.max_step_size())
         step_size = config["multiple"] * limit
-        counts = [drawn(d, seed, stops) for seed in range(config["seeds"])]
+        counts = [times_drawn(d, seed, stops) for seed in range(config["seeds"])]
         values = phi.path(np.zeros(d), step_size * d**2, int(max(c.max() for c in counts)))
-        gaps = np.array([losses(values, c) for c in counts]) - infimum
+        gaps = np.array([losses_at_stops(values, c) for c in counts]) - infimum
         r0sq = float(np.sum(problem.minimizer() ** 2))
         bound = np.asarray(known.bound(step_size, stops, r0sq=r0sq)) * problem.smoothness / 2
     stable = {
@@ -61,21 +69,21 @@ def end_of_run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     problem = Problem(f, RandK(1))
     d, infimum = problem.dim, problem.infimum()
     phi = CoordinateLosses.of(f)
-    counts = drawn(d, config["seed"], np.array([config["steps"]]))
+    counts = times_drawn(d, config["seed"], np.array([config["steps"]]))
     path = phi.path(np.zeros(d), config["multiple"] / f.smoothness, int(counts.max()))
-    gap = float(losses(path, counts)[0]) - infimum
+    gap = float(losses_at_stops(path, counts)[0]) - infimum
     return {"relative_gap": gap / (problem.value(np.zeros(d)) - infimum)}
 
 
-def length(dataset: Dataset) -> int:
+def rand1_steps(dataset: Dataset) -> int:
     """Steps of DSGD: 8,000 for each coordinate, fewer where there are many or their losses are costly."""
     f = logistic(dataset, KAPPA)
-    units(f.dim)  # refuses what cannot be drawn, before anything is computed
+    rand1_arrays(f.dim)  # refuses what cannot be drawn, before anything is computed
     groups = CoordinateLosses.of(f).owner.size
     return int(f.dim * max(50, min(8_000, 3_000_000 // f.dim, 500_000_000 // max(groups, 1))))
 
 
-def curves_of(results: Results) -> dict[int, Done]:
+def rand1_curves(results: Results) -> dict[int, Done]:
     """The curves of one data set by their multiple of g0; exact descent is 0."""
     (exact,) = results.of(descend, method="gd")
     return {0: exact} | {m: results.of(descend, multiple=m)[0] for m in MULTIPLES}
@@ -114,7 +122,7 @@ class Rand1(Experiment):
         seeds = request.pick(fast=5, normal=10, full=100)
         multiples = SWEEP[::4] if request.effort == "fast" else SWEEP
         (data,) = request.datasets
-        base = {"kappa": KAPPA, "steps": length(data)}
+        base = {"kappa": KAPPA, "steps": rand1_steps(data)}
         return [
             self.cell(descend, base | {"method": "gd"}, data),
             *self.grid(descend, data, 3.0, {"multiple": MULTIPLES}, method="dsgd", seeds=seeds, **base),
@@ -142,11 +150,11 @@ class Rand1(Experiment):
                     "the thin line is the bound of Theorem 2. Right: where runs of all step sizes end; a "
                     "coordinate is stable while g d² φ_j'' < 2, with the curvature φ_j'' at its largest "
                     "(dotted) or at the solution (dashed).",
-                    partial(draw, results),
+                    partial(draw_rand1, results),
                 )
             ],
-            tables={"rand1": table(results), "rand1_sweep": sweeps},
-            claims=results.claims(claims),
+            tables={"rand1": rand1_table(results), "rand1_sweep": sweeps},
+            claims=results.claims(rand1_claims),
             choices=[
                 "The whole data set, condition number 1000, x0 = 0; f_D^inf is exact.",
                 "The loss of a Rand-1 run is computed from how often each coordinate was drawn, which gives "
@@ -155,7 +163,7 @@ class Rand1(Experiment):
         )
 
 
-def table(results: Results) -> Any:
+def rand1_table(results: Results) -> Any:
     """One row per measured point of the figure's curves."""
     return results.of(descend).frame(
         "method",
@@ -172,11 +180,11 @@ def table(results: Results) -> Any:
     )
 
 
-def claims(results: Results) -> Iterator[Claim]:
+def rand1_claims(results: Results) -> Iterator[Claim]:
     """What the paper says of this figure, decided for one data set."""
-    curve = curves_of(results)
+    curve = rand1_curves(results)
     end = {m: curve[m]["gaps"][:, -1] / curve[m]["gaps"][:, 0] for m in MULTIPLES}
-    ends = {m: spread(values, ".2g") for m, values in end.items()}
+    ends = {m: median_and_range(values, ".2g") for m, values in end.items()}
     fast, slow = steps_to(curve[10], TARGET), steps_to(curve[1], TARGET)
     last, after = observed_limit(*sweep_of(results))
     one = curve[1]
@@ -229,10 +237,10 @@ def claims(results: Results) -> Iterator[Claim]:
 COLOUR = {0: style.BLACK, 1: style.BLUE, 10: style.GREEN, 20: style.ORANGE, 50: style.VERMILION}
 
 
-def draw(results: Results) -> Any:
+def draw_rand1(results: Results) -> Any:
     """Curves by steps and by sketched gradients, and where all step sizes end."""
     figure, ((left, middle, right),) = style.frames(1, 3, width=4.3, height=3.7)
-    curves = curves_of(results)
+    curves = rand1_curves(results)
     _curves(left, curves, by_gradients=False)
     _curves(middle, curves, by_gradients=True)
     left.set(ylabel=style.RELATIVE_GAP, title=f"{results.datasets[0]}: by steps")

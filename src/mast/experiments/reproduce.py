@@ -1,12 +1,14 @@
 """`reproduce`: from the names of experiments to a folder with a report, figures, numbers and configuration.
 
 Each experiment leaves a section in the folder, and the report shows all sections that are there:
-so experiments can be run one after the other, and the report grows.
+so experiments can be run one after the other, and the report grows. A new experiment is one file or folder,
+and one line in `EXPERIMENTS`. Each is imported when it is asked for: those with networks need PyTorch.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import platform
@@ -26,7 +28,6 @@ import pandas
 import mast
 from mast.errors import ArgumentError, DataError, optional_module
 from mast.experiments import report
-from mast.experiments.catalogue import EXPERIMENTS, experiments_of
 from mast.experiments.datasets import Dataset
 from mast.experiments.experiment import (
     EFFORTS,
@@ -42,11 +43,48 @@ from mast.plots import SETTINGS
 from mast.support import cells, files
 from mast.support.progress import duration
 
+# name -> the class, below mast.experiments
+CONVEX = {
+    "accuracy": "accuracy.Accuracy",
+    "trajectory": "trajectory.Trajectory",
+    "rand1": "rand1.Rand1",
+    "shift": "shift.Shift",
+}
+NETWORKS = {"neural": "neural.study.Neural", "dropout": "neural.dropout.Dropout", "sizes": "sizes.Sizes"}
+EXPERIMENTS = CONVEX | NETWORKS
+GROUPS = {"convex": tuple(CONVEX), "demo": ("accuracy", "sizes"), "all": tuple(EXPERIMENTS)}
+# experiments of 0.2 that are studies now -> the study, in a checkout of the repository
+MOVED = {name: name for name in ("conditioning", "methods", "density", "federated")} | {
+    "submodels": "density"
+}
+
 SECTION_FORMAT = 4
 MOST_GAINS = 8  # rows of the table that is printed
 PAPER = "the paper's experiments, repeated"  # the title of the report
 VERDICTS = {"holds": "hold", "within noise": "fail within noise", "does not hold": "do not hold"}
 PACKAGES = ("numpy", "scipy", "numba", "scikit-learn", "pandas", "matplotlib", "joblib", "torch")
+
+
+def experiments_of(name: str) -> list[Experiment]:
+    """The experiments that a name stands for.
+
+    >>> [experiment.name for experiment in experiments_of("accuracy")]
+    ['accuracy']
+    """
+    if name in MOVED:
+        raise ArgumentError(
+            f"{name} left the package: in a checkout of the repository, run python -m studies.{MOVED[name]}"
+        )
+    names = GROUPS.get(name, (name,))
+    if not set(names) <= set(EXPERIMENTS):
+        known = ", ".join([*EXPERIMENTS, *GROUPS])
+        raise ArgumentError(f"there is no experiment {name!r}; there are: {known}")
+    if not set(names) <= set(CONVEX):
+        optional_module("torch", "neural experiments need PyTorch", "nn")
+    places = (EXPERIMENTS[member].rpartition(".") for member in names)
+    return [
+        getattr(importlib.import_module(f"mast.experiments.{module}"), kind)() for module, _, kind in places
+    ]
 
 
 def reproduce(
@@ -58,10 +96,10 @@ def reproduce(
     jobs: int | None = None,
 ) -> Path:
     """Run the experiments that `name` stands for, write all they find, and return the report's path."""
-    return run(experiments_of(name), out, effort, dataset, data_dir, jobs, EXPERIMENTS)
+    return run_experiments(experiments_of(name), out, effort, dataset, data_dir, jobs, EXPERIMENTS)
 
 
-def run(
+def run_experiments(
     experiments: Sequence[Experiment],
     out: Path,
     effort: str = "normal",
@@ -85,7 +123,7 @@ def run(
     with files.exclusive(path):
         requests = [Request(e.find(effort, dataset, data_dir), effort) for e in experiments]
         parts = [experiment.cells(request) for experiment, request in zip(experiments, requests, strict=True)]
-        finished = cells.run([cell for part in parts for cell in part], out / "cells", jobs)
+        finished = cells.run_cells([cell for part in parts for cell in part], out / "cells", jobs)
         in_order = iter(finished.cells)  # experiments may share cells
         for experiment, request, part in zip(experiments, requests, parts, strict=True):
             results = Results(islice(in_order, len(part)))

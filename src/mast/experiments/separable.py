@@ -85,7 +85,7 @@ class CoordinateLosses:
         return values
 
 
-def units(d: int) -> UnitArrays:
+def rand1_arrays(d: int) -> UnitArrays:
     """Rand-1 in d dimensions as arrays for the compiled loop."""
     arrays = unit_arrays(RandK(1), d)
     if arrays is None:
@@ -93,9 +93,9 @@ def units(d: int) -> UnitArrays:
     return arrays
 
 
-def drawn(d: int, seed: int, stops: Indices) -> Indices:
+def times_drawn(d: int, seed: int, stops: Indices) -> Indices:
     """How often each coordinate was drawn by Rand-1 before each stop: the draws of `mast.minimize`."""
-    u = units(d)
+    u = rand1_arrays(d)
     words = np.array([seed & 0xFFFFFFFF, seed >> 32], dtype=np.uint32)
     return np.asarray(_times_drawn(int(u.kind), 1, u.thresholds, words, stops, d))
 
@@ -116,6 +116,6 @@ def _times_drawn(kind: int, k: int, thresholds: Any, seed: Any, stops: Any, unit
     return counts
 
 
-def losses(values: Array, counts: Indices) -> Array:
+def losses_at_stops(values: Array, counts: Indices) -> Array:
     """f_D at each stop, from the paths of the coordinates and how often each was drawn."""
     return np.asarray(values[counts, np.arange(counts.shape[1])].mean(axis=1))

@@ -10,10 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from mast.experiments import interpolation, style
+from mast.experiments import style
 from mast.experiments.accuracy import accuracy
 from mast.experiments.datasets import Dataset, gaussian_start, halves, logistic
 from mast.experiments.experiment import Claim, Experiment, Findings, Request, Results, small_table
+from mast.experiments.interpolation import (
+    INTERPOLATION_CHOICES,
+    interpolation_cells,
+    interpolation_claims,
+    interpolation_figure,
+    interpolation_table,
+    shifted_run,
+)
 from mast.problem import Problem
 from mast.sketches import PermK
 from mast.support.arrays import Array
@@ -82,11 +90,11 @@ class Shift(Experiment):
             for data in request.datasets
             for cell in self.grid(solve, data, 0.1 + 3e-6 * data.load()[0].nnz, varied, **fixed)
         ]
-        return cells + interpolation.cells(self, request)
+        return cells + interpolation_cells(self, request)
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figures, numbers and claims."""
-        solved, runs = results.of(solve), results.of(interpolation.run)
+        solved, runs = results.of(solve), results.of(shifted_run)
         return Findings(
             lead="With a pretrained model v, only x − v is sketched. The closer v is to the minimiser x* of "
             "f, and the lighter the sparsification, the less MAST costs: the loss of its solution x_D* "
@@ -99,24 +107,24 @@ class Shift(Experiment):
                     "Above: v on the way from x* (left) to 0 (right end). Below: by density 1/K, for v at "
                     "three distances. Lines are medians over partitions with the range (accuracies: "
                     "quartiles over sparsified models); dotted lines are Theorem 1's upper bounds.",
-                    draw,
+                    draw_shift,
                 ),
-                interpolation.figure(runs),
+                interpolation_figure(runs),
             ],
-            tables={"shift": table(solved), "interpolation": interpolation.table(runs)},
-            claims=[*solved.claims(claims), *runs.claims(interpolation.claims)],
+            tables={"shift": shift_table(solved), "interpolation": interpolation_table(runs)},
+            claims=[*solved.claims(shift_claims), *runs.claims(interpolation_claims)],
             choices=[
                 "Perm-K with one fixed partition per seed, so that f_D and x_D* are exact; 75 % of the rows "
                 "to train, condition number 100. Distances are in units of |x*|; 1 in the direction of 0 is "
                 "v = 0.",
                 "Besides the way to 0, random directions of the same lengths are measured; they are in the "
                 "numbers and count for the bounds.",
-                *interpolation.CHOICES,
+                *INTERPOLATION_CHOICES,
             ],
         )
 
 
-def table(solved: Results) -> Any:
+def shift_table(solved: Results) -> Any:
     """One row per data set, K, direction, seed and distance."""
     return solved.frame(
         "K",
@@ -131,7 +139,7 @@ def table(solved: Results) -> Any:
     )
 
 
-def claims(results: Results) -> Iterator[Claim]:
+def shift_claims(results: Results) -> Iterator[Claim]:
     """What Theorem 1 and the text around it say, decided for one data set."""
     f_star, dense = results[0]["f_star"], results[0]["dense"]
     rounding = 1e-12 * max(1.0, abs(f_star))
@@ -209,7 +217,7 @@ LABEL = {
 }
 
 
-def draw(results: Results) -> Any:
+def draw_shift(results: Results) -> Any:
     """Loss, gap and accuracy: by distance above, by density below."""
     figure, axes = style.frames(2, 3, width=4.3, height=3.1)
     for row, show in zip(axes, (_by_distance, _by_density), strict=True):

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 import mast.nn
 from mast.errors import ArgumentError
 from mast.experiments import style
-from mast.experiments.accuracy import error
+from mast.experiments.accuracy import standard_error
 from mast.experiments.datasets import Dataset, digits, digits_sum, one_thread
 from mast.experiments.experiment import (
     NOISE,
@@ -56,13 +56,9 @@ class Digits(Dataset):
         return pixels / 16, labels
 
 
+@one_thread()
 def sizes(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """Which test rows every size of every way has right, and the seconds of training."""
-    with one_thread():
-        return _sizes(config, dataset)
-
-
-def _sizes(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     pixels, labels = dataset.load()
     seed = config["seed"]
     order = permutation(Key(seed), Purpose.BATCH, len(labels))
@@ -163,12 +159,12 @@ class Sizes(Experiment):
                     "One network in several sizes",
                     f"Test accuracy on digits, the mean over {len(results)} splits, against the number of "
                     "parameters; the dotted line is the given network.",
-                    partial(draw, results),
+                    partial(draw_sizes, results),
                 )
             ],
-            tables={"sizes": table(results)},
-            claims=results.claims(claims),
-            gains=list(gains(results)),
+            tables={"sizes": size_table(results)},
+            claims=results.claims(size_claims),
+            gains=list(size_gains(results)),
             choices=[
                 "Half of the rows to train on, the others to test on. The given network teaches the sizes by "
                 "its outputs (distillation), alone and together; all have the same learning rate. On "
@@ -182,7 +178,7 @@ def scores(results: Results, way: str) -> Array:
     return np.asarray(results.values(f"right_{way}").mean(axis=2))
 
 
-def table(results: Results) -> Any:
+def size_table(results: Results) -> Any:
     """One row per seed, way and size."""
     return results.frame(
         "seed",
@@ -194,7 +190,7 @@ def table(results: Results) -> Any:
     )
 
 
-def gains(results: Results) -> Iterator[Gain]:
+def size_gains(results: Results) -> Iterator[Gain]:
     """One elastic run against the cut at all sizes but the largest, and against each size trained alone."""
     ours, cut, alone = (results.values(f"right_{way}") * 1.0 for way in ("elastic", "cut", "alone"))
     for i, size in enumerate(SIZES[:-1]):
@@ -206,10 +202,10 @@ def gains(results: Results) -> Iterator[Gain]:
 
 
 def _gain(setting: str, baseline: Array, ours: Array, rival: str) -> Gain:
-    return Gain(setting, float(baseline.mean()), float(ours.mean()), error(ours - baseline), rival)
+    return Gain(setting, float(baseline.mean()), float(ours.mean()), standard_error(ours - baseline), rival)
 
 
-def claims(results: Results) -> Iterator[Claim]:
+def size_claims(results: Results) -> Iterator[Claim]:
     """What a run for all sizes is good for."""
     means = {way: scores(results, way) for way in WAYS}
     listed = {way: [f"{a:.3f}" for a in values.mean(axis=0)] for way, values in means.items()}
@@ -222,18 +218,18 @@ def claims(results: Results) -> Iterator[Claim]:
         source="beyond",
     )
     behind = (means["elastic"] - means["alone"]).mean(axis=1)
-    spread = NOISE * behind.std(ddof=1) / np.sqrt(len(behind)) if len(behind) > 1 else 0.0
+    noise = NOISE * behind.std(ddof=1) / np.sqrt(len(behind)) if len(behind) > 1 else 0.0
     yield Claim(
         "One run makes the sizes as good as training each of them alone",
         f"mean accuracy over sizes at most {LEVEL} lower",
-        f"{behind.mean():+.4f} ± {spread:.4f}",
+        f"{behind.mean():+.4f} ± {noise:.4f}",
         bool(behind.mean() >= -LEVEL),
         source="beyond",
-        noise=bool(behind.mean() + spread >= -LEVEL),
+        noise=bool(behind.mean() + noise >= -LEVEL),
     )
 
 
-def draw(results: Results) -> Any:
+def draw_sizes(results: Results) -> Any:
     """Accuracy against parameters."""
     figure, axes = style.frames(1, 1, width=4.6, height=3.4)
     ax = axes[0][0]

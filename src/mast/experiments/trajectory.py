@@ -18,10 +18,10 @@ from mast.experiments.experiment import (
     Findings,
     Request,
     Results,
+    median_and_range,
     small_table,
-    spread,
+    trace_arrays,
 )
-from mast.experiments.runs import measured
 from mast.problem import Problem
 from mast.run import minimize
 from mast.sketches import PermK
@@ -39,7 +39,7 @@ NO_CONVERGENCE = 0.1  # a gap that stays above a tenth of its start
 CLEARLY = 3.0  # times: above what seeds differ by
 
 
-def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+def sampled_run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """One run: the gap to f_D^inf and the squared distance to x_D* along it, and the theorem's bound.
 
     The bound is infinite where the step size is above what the theorem allows.
@@ -52,10 +52,10 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     options = {"trace": np.concatenate([early, evenly]).astype(int), "sketches": config["sketches"]}
     x0 = gaussian_start(problem.dim, seed)
     result = minimize(problem, "dsgd_sampled", steps, step_size, x0, seed, progress=False, **options)
-    return measured(result) | {"smoothness": problem.smoothness, "rows": f.terms}
+    return trace_arrays(result) | {"smoothness": problem.smoothness, "rows": f.terms}
 
 
-def length(dataset: Dataset) -> int:
+def trajectory_steps(dataset: Dataset) -> int:
     """Steps enough for the smallest step size: in proportion to K max L_fi / l2, to two digits."""
     f = logistic(dataset, KAPPA)
     needed = 7 * K * float(f.term_smoothness.max()) / f.strong_convexity
@@ -68,7 +68,7 @@ def floors(curve: Results) -> Array:
     return np.median(gaps[:, -gaps.shape[1] // 4 :], axis=1)
 
 
-def curves_of(results: Results) -> dict[tuple[str, int], Results]:
+def trajectory_curves(results: Results) -> dict[tuple[str, int], Results]:
     """The seeds of each curve of one data set, by the sketches per step and the divisor of the step size."""
     return {(e, s): results.of(sketches=e, shrink=s) for e in ESTIMATORS for s in SHRINK}
 
@@ -87,11 +87,11 @@ class Trajectory(Experiment):
             "seed": range(request.pick(fast=3, normal=10, full=30)),
         }
         fixed = {"K": K, "kappa": KAPPA, "partition": 0}
-        return [
-            cell
-            for data in request.datasets
-            for cell in self.grid(run, data, 0.1 + 5e-6 * length(data), varied, steps=length(data), **fixed)
-        ]
+        cells = []
+        for data in request.datasets:
+            steps = trajectory_steps(data)
+            cells += self.grid(sampled_run, data, 0.1 + 5e-6 * steps, varied, steps=steps, **fixed)
+        return cells
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figure, numbers and claims."""
@@ -108,11 +108,11 @@ class Trajectory(Experiment):
                     f"Median over {seeds} seeds, with the range of all seeds. Thin lines are the bounds "
                     "of Theorem 12 (on the distance, times L_f L_D/2), where the step size is within its "
                     "limit.",
-                    partial(draw, results),
+                    partial(draw_trajectories, results),
                 )
             ],
-            tables={"trajectory": table(results), "trajectory_floors": floor_table(results)},
-            claims=results.claims(claims),
+            tables={"trajectory": trajectory_table(results), "trajectory_floors": floor_table(results)},
+            claims=results.claims(trajectory_claims),
             choices=[
                 "K = 10, one fixed partition (seed 0), condition number 100, x0 ~ N(0, I) anew for each "
                 "seed; the gap is relative to its start and f_D^inf is exact.",
@@ -124,7 +124,7 @@ class Trajectory(Experiment):
         )
 
 
-def table(results: Results) -> Any:
+def trajectory_table(results: Results) -> Any:
     """One row per measured point."""
     return results.frame(
         *("sketches", "shrink", "step_size", "seed", "step"),
@@ -141,19 +141,19 @@ def floor_table(results: Results) -> Any:
     settled = {
         (name, *curve): floors(part)
         for name, of_data in results.by_dataset().items()
-        for curve, part in curves_of(of_data).items()
+        for curve, part in trajectory_curves(of_data).items()
     }
     columns = ("dataset", "sketches", "shrink", "floor", "lowest", "highest")
     rows = [(*key, np.median(each), each.min(), each.max()) for key, each in settled.items()]
     return pandas.DataFrame(rows, columns=columns)
 
 
-def claims(results: Results) -> Iterator[Claim]:
+def trajectory_claims(results: Results) -> Iterator[Claim]:
     """What the paper says of this figure, decided for one data set."""
-    curves = curves_of(results)
+    curves = trajectory_curves(results)
     floor = {key: floors(curve) for key, curve in curves.items()}
     middle = {key: float(np.median(values)) for key, values in floor.items()}
-    shown = {key: spread(values, ".2g") for key, values in floor.items()}
+    shown = {key: median_and_range(values, ".2g") for key, values in floor.items()}
     added = {shrink: middle["one", shrink] / middle["all", shrink] for shrink in SHRINK}
     yield Claim(
         "Sampling sketches at the plain step size of SGD, the loss fluctuates around its start",
@@ -209,11 +209,11 @@ LINE = {1: ":", K: "--", K**2: "-"}
 COLOUR = {"one": style.BLUE, "all": style.ORANGE}
 
 
-def draw(results: Results) -> Any:
+def draw_trajectories(results: Results) -> Any:
     """One frame per data set."""
     figure, axes = style.frames(1, len(results.datasets), width=4.6, height=3.9)
     for ax, (name, part) in zip(axes[0], results.by_dataset().items(), strict=True):
-        for (sketches, shrink), curve in curves_of(part).items():
+        for (sketches, shrink), curve in trajectory_curves(part).items():
             _curve(ax, curve, sketches, shrink)
         ax.set(yscale="log", title=name, xlabel="Steps (one data point each)")
         ax.ticklabel_format(axis="x", style="sci", scilimits=(0, 4), useMathText=True)

@@ -89,8 +89,8 @@ class Distributed(Method):
             worker, key = self.workers[i], server.participation.key(t, i)
             part = worker.capacity.part(key)
             values = part.gather(x)
-            answer = worker.gradients(part, values, server.header(i, part.count, key))
-            server.add(part, answer, weight)
+            answer = worker.gradients(part, values, server.header(i, part, key))
+            server.answers.add(state.x, part, answer, weight, step_size)
             state.received[i] += values.nbytes
             state.sent[i] += answer.nbytes
             state.bytes += values.nbytes + answer.nbytes

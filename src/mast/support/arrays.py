@@ -202,7 +202,7 @@ def _integers(what: str, values: Any, size: int | None = None) -> NDArray[Any]:
     return array
 
 
-def memory() -> int:
+def memory_limit() -> int:
     """How many bytes this process may use: those of the machine, of its container, or of its own limit."""
     limits = [1 << 62]
     with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
@@ -218,14 +218,14 @@ def memory() -> int:
 
 
 def refuse_too_large(what: str, numbers: float) -> None:
-    """An error, before anything is allocated, if so many numbers cannot be held in memory."""
-    if numbers > LARGE and 8 * numbers > memory():
-        needed, there = 8 * numbers / 2**30, memory() / 2**30
+    """An error, before anything is allocated, if this many `numbers` cannot be held in memory."""
+    if numbers > LARGE and 8 * numbers > memory_limit():
+        needed, there = 8 * numbers / 2**30, memory_limit() / 2**30
         raise ArgumentError(f"{what} would take {needed:,.1f} GiB of memory; there are {there:,.1f} GiB")
 
 
 def refuse_too_wide(features: int, where: str = "", outputs: int = 1) -> None:
-    """The same for a model of so many features: weights, a gradient, what methods keep."""
+    """The same for a model of this many `features`: weights, a gradient, what methods keep."""
     refuse_too_large(f"{where}a model of {features:,} features", 12.0 * features * outputs)
 
 

@@ -84,7 +84,7 @@ class Finished:
     reused: int  # cells that were on disk
 
 
-def run(
+def run_cells(
     cells: Sequence[Cell],
     folder: Path | None,
     jobs: int | None = None,

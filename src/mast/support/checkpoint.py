@@ -22,7 +22,15 @@ from mast.errors import CheckpointError
 from mast.support import files
 from mast.support.identity import describe
 
-__all__ = ["Checkpoint", "check", "compare", "describe", "fill", "joined", "load"]
+__all__ = [
+    "Checkpoint",
+    "check_fields",
+    "describe",
+    "fill_arrays",
+    "joined",
+    "load_checkpoint",
+    "refuse_other_run",
+]
 
 FORMAT = 2
 Numbers = dict[str, Any]
@@ -71,15 +79,15 @@ class Checkpoint:
 
     def read(self) -> tuple[Numbers, Arrays] | None:
         """The numbers and the arrays, or None if there is no file; another run's file is refused."""
-        loaded = load(self.path, self.kind)
+        loaded = load_checkpoint(self.path, self.kind)
         if loaded is None:
             return None
         identity, numbers, arrays = loaded
-        compare(identity, self.identity, str(self.path))
+        refuse_other_run(identity, self.identity, str(self.path))
         return numbers, arrays
 
 
-def load(path: Path, kind: str) -> tuple[dict[str, Any], Numbers, Arrays] | None:
+def load_checkpoint(path: Path, kind: str) -> tuple[dict[str, Any], Numbers, Arrays] | None:
     """The identity, numbers and arrays of a checkpoint, whatever run it belongs to; None if it is absent."""
     if not path.exists():
         return None
@@ -89,11 +97,11 @@ def load(path: Path, kind: str) -> tuple[dict[str, Any], Numbers, Arrays] | None
             f"{path} is not a checkpoint of a {kind} for MAST {__version__}: it holds a "
             f"{description.get('kind')!s:.40}, written by MAST {description.get('mast', '0.1')!s:.40}"
         )
-    check(description, {"identity": dict, "numbers": dict}, str(path))
+    check_fields(description, {"identity": dict, "numbers": dict}, str(path))
     return description["identity"], description["numbers"], arrays
 
 
-def compare(stored: Mapping[str, Any], identity: Mapping[str, str], where: str) -> None:
+def refuse_other_run(stored: Mapping[str, Any], identity: Mapping[str, str], where: str) -> None:
     """Refuse what belongs to another run, by the first field that differs."""
     for name, value in identity.items():
         if stored.get(name) != value:
@@ -103,7 +111,7 @@ def compare(stored: Mapping[str, Any], identity: Mapping[str, str], where: str) 
             )
 
 
-def check(numbers: Numbers, kinds: Mapping[str, Any], where: str) -> None:
+def check_fields(numbers: Numbers, kinds: Mapping[str, Any], where: str) -> None:
     """Refuse stored numbers of which one is absent, not of its kind, negative, or too large for any use."""
     for name, kind in kinds.items():
         value: Any = numbers.get(name)
@@ -112,7 +120,7 @@ def check(numbers: Numbers, kinds: Mapping[str, Any], where: str) -> None:
             raise CheckpointError(f"{where} is damaged: its {name!r} is not right")
 
 
-def fill(targets: Mapping[str, NDArray[Any]], arrays: Mapping[str, NDArray[Any]]) -> None:
+def fill_arrays(targets: Mapping[str, NDArray[Any]], arrays: Mapping[str, NDArray[Any]]) -> None:
     """Copy stored arrays into those of a fresh run; one that is absent or does not fit is refused."""
     for name, target in targets.items():
         source = arrays.get(name)

@@ -210,7 +210,7 @@ def load_array(path: Path) -> NDArray[Any]:
 def exclusive(path: Path, wait: float = 0.0) -> Iterator[None]:
     """Hold the lock that belongs to a file, in an empty file beside it that goes away with the lock.
 
-    It belongs to the file that a symbolic link points to. Whoever comes second waits for so many seconds, and
+    It belongs to the file that a symbolic link points to. Whoever comes second waits for `wait` seconds, and
     is then refused. The operating system ends the lock with its process, however that ends.
 
     >>> from tempfile import TemporaryDirectory

@@ -7,32 +7,33 @@ modules that it names, also those of other files. Packages that are installed co
 from __future__ import annotations
 
 import ast
-import dis
 import functools
 import importlib.machinery
 import inspect
 import re
 import sys
-import sysconfig
-import textwrap
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from mast.support import files
+from mast.support.sources import (
+    file_of,
+    file_of_module,
+    imported_modules,
+    is_own,
+    loaded_names,
+    source_of,
+    written_attributes,
+    written_names,
+)
 
-#: methods of lists, dicts and sets that change them
-_CHANGES = {"append", "extend", "insert", "pop", "remove", "clear", "add", "discard", "update", "setdefault"}
 #: methods that are called again and again: what they write to is no part of an object
 _CALLED = ("__call__", "forward", "value", "gradient", "value_and_gradient", "start", "step", "advance")
-_ASKED = ("LOAD_ATTR", "LOAD_METHOD")
-_HERE = Path(__file__).resolve().parents[1]
-_PYTHON = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
 #: modules as checkpoints name them that were written before these moved
 _WRITTEN_AS = {
     "mast.distributed.nodes": "mast.methods.distributed.nodes",
@@ -90,16 +91,16 @@ class _Describer:
         if isinstance(value, functools.partial):
             return f"{self.text(value.func)}({self.text(value.args)}, {self.text(value.keywords)})"
         if isinstance(value, types.MethodType):
-            written = _written(value.__func__)
-            return f"{self.text(value.__func__)} of {self.text(value.__self__, _attributes(written))}"
+            written = written_names(value.__func__)
+            return f"{self.text(value.__func__)} of {self.text(value.__self__, written_attributes(written))}"
         if isinstance(value, types.ModuleType):
             return self._module(value.__name__, getattr(value, "__file__", None))
         if isinstance(value, type):
             return self._class(value)
         for inner in ("py_func", "__wrapped__"):  # of compiled, cached and decorated functions
-            if callable(getattr(value, inner, None)) and not _own(_file_of(value)):
+            if callable(getattr(value, inner, None)) and not is_own(file_of(value)):
                 return f"{type(value).__name__} of {self.text(getattr(value, inner))}"
-        if isinstance(value, types.FunctionType) and _own(_file_of(value)):
+        if isinstance(value, types.FunctionType) and is_own(file_of(value)):
             return self._function(value)
         if hasattr(value, "__qualname__"):
             return _name_of(value)
@@ -133,9 +134,9 @@ class _Describer:
     def _object(self, value: Any, without: set[str]) -> str:
         """Its kind, its source if that is the user's own, and its attributes."""
         kind, torch = type(value), sys.modules.get("torch.nn")
-        own = _own(_file_of(kind))
+        own = is_own(file_of(kind))
         for called in _CALLED if own else ():
-            without |= _attributes(_written(getattr(kind, called, None)))
+            without |= written_attributes(written_names(getattr(kind, called, None)))
         content = _attributes_of(value)
         if hasattr(value, "arguments") and callable(value.arguments):
             content = value.arguments()
@@ -154,10 +155,10 @@ class _Describer:
 
     def _function(self, function: types.FunctionType) -> str:
         """Its name, and a sum of its source and of all that it reaches."""
-        code, written = function.__code__, _written(function)
+        code, written = function.__code__, written_names(function)
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         reached: dict[str, str] = {}
-        for name, attributes in _loads(code):
+        for name, attributes in loaded_names(code):
             if name in written or name in reached:
                 continue
             if name in cells:
@@ -169,16 +170,16 @@ class _Describer:
                 value = function.__globals__[name]
             else:
                 continue  # one of Python's own
-            reached[name] = self.text(value, _attributes(written, name))
-            while isinstance(value, types.ModuleType) and _own(_file_of(value)) and attributes:
+            reached[name] = self.text(value, written_attributes(written, name))
+            while isinstance(value, types.ModuleType) and is_own(file_of(value)) and attributes:
                 name, value = f"{name}.{attributes[0]}", getattr(value, attributes.pop(0), None)
                 reached[name] = self.text(value)
         package = function.__globals__.get("__package__") or ""
-        imported = sorted({self._module(name) for name in _imported(code, package)})
+        imported = sorted({self._module(name) for name in imported_modules(code, package)})
         own = {name: v for name, v in vars(function).items() if f"{function.__name__}.{name}" not in written}
         given = [function.__defaults__, function.__kwdefaults__, own]
         total = files.digest(
-            _source(code) or self._code(code), sorted(reached.items()), imported, self.text(given)
+            source_of(code) or self._code(code), sorted(reached.items()), imported, self.text(given)
         )
         return f"{function.__qualname__} {total}"
 
@@ -189,9 +190,9 @@ class _Describer:
         return files.digest(code.co_code, constants, names, code.co_argcount, code.co_kwonlyargcount)
 
     def _class(self, kind: type) -> str:
-        if not _own(_file_of(kind)):
+        if not is_own(file_of(kind)):
             return _name_of(kind)
-        source, parts = _source(kind), {}
+        source, parts = source_of(kind), {}
         for name, value in vars(kind).items():
             if isinstance(value, staticmethod | classmethod):
                 value = value.__func__
@@ -209,8 +210,8 @@ class _Describer:
 
     def _module(self, name: str, file: str | None = None) -> str:
         """Its name; if it is the user's own also a sum of its source and of what it imports."""
-        file = file or _found(name)
-        if file is None or not Path(file).is_file() or not _own(file):
+        file = file or file_of_module(name)
+        if file is None or not Path(file).is_file() or not is_own(file):
             return name
         if file not in self.known:
             self.known[file] = None, "itself"
@@ -222,127 +223,15 @@ class _Describer:
             except (SyntaxError, ValueError):  # a compiled module
                 total = files.digest(content)
             else:
-                imported = sorted({self._module(other) for other in _imported(code, package)})
+                imported = sorted({self._module(other) for other in imported_modules(code, package)})
                 total = files.digest(source, imported)
             self.known[file] = None, f"{name.rpartition('.')[2]} {total}"
         return self.known[file][1]
 
 
-# ---- whose it is, and what it names --------------------------------------------------------------
-
-
 def _name_of(value: Any) -> str:
     """The name of a function or a class that is not the user's own."""
     return f"{_WRITTEN_AS.get(value.__module__, value.__module__)}.{value.__qualname__}"
-
-
-@functools.cache
-def _own(file: str | None) -> bool:
-    """Whether a file is the user's own: not Python's, not MAST's, not an installed package's."""
-    if not file or file.startswith("<"):  # such as <stdin>, a prompt
-        return bool(file) and not str(file).startswith("<frozen")
-    path = Path(file).resolve()
-    installed = {"site-packages", "dist-packages"} & set(path.parts)
-    return not installed and not any(path.is_relative_to(folder) for folder in (*_PYTHON, _HERE))
-
-
-def _file_of(value: Any) -> str | None:
-    """The file that a function, a class or a module comes from; that of a prompt is <stdin>."""
-    if isinstance(value, types.FunctionType):
-        return value.__code__.co_filename
-    if isinstance(value, type):
-        module = sys.modules.get(value.__module__)
-        if module is None or (value.__module__ == "__main__" and not hasattr(module, "__file__")):
-            return "<stdin>"
-        return getattr(module, "__file__", None)
-    return getattr(value, "__file__", None) if isinstance(value, types.ModuleType) else None
-
-
-def _found(name: str) -> str | None:
-    """The file of a module, which need not have been imported yet; nothing is run to find it."""
-    if name in sys.modules:
-        return getattr(sys.modules[name], "__file__", None)
-    spec, path = None, None
-    for end in (i for i, letter in enumerate(f"{name}.") if letter == "."):
-        try:
-            spec = importlib.machinery.PathFinder.find_spec(name[:end], path)
-        except (ImportError, ValueError):
-            return None
-        if spec is None:
-            return None
-        path = list(spec.submodule_search_locations or [])
-    return None if spec is None else spec.origin
-
-
-def _imported(code: types.CodeType, package: str) -> Iterator[str]:
-    """The modules that code imports when it runs, with those above them."""
-    for inner in _with_inner(code):
-        steps = list(dis.get_instructions(inner))
-        for at, step in enumerate(steps):
-            if step.opname == "IMPORT_NAME":  # after the level and the names are loaded
-                yield from _imported_from(
-                    step.argval, steps[at - 2].argval, steps[at - 1].argval or (), package
-                )
-
-
-def _imported_from(module: str, level: int, names: Iterable[str], package: str) -> Iterator[str]:
-    parents = package.split(".")[: len(package.split(".")) - level + 1] if level else []
-    parts = [*parents, *module.split(".")] if module else parents
-    yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
-    yield from (name for name in (".".join([*parts, n]) for n in names) if _found(name))
-
-
-def _with_inner(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code of a function, and that of the functions within it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _with_inner(constant)
-
-
-def _loads(code: types.CodeType) -> Iterator[tuple[str, list[str]]]:
-    """The names that code takes from outside, each with the attributes that it asks of it at once."""
-    for inner in _with_inner(code):
-        free = set(code.co_freevars) & set(inner.co_freevars)
-        steps = list(dis.get_instructions(inner))
-        for at, step in enumerate(steps):
-            name = step.argval if isinstance(step.argval, str) else ""
-            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") or (name in free and "LOAD" in step.opname):
-                asked = takewhile(lambda after: after.opname in _ASKED, steps[at + 1 :])
-                yield name, [str(after.argval) for after in asked]
-
-
-def _written(function: Any) -> set[str]:
-    """The names that a function gives other values or changes, such as `calls`, `self.calls` and `seen`."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return set()
-    steps = (step for inner in _with_inner(code) for step in dis.get_instructions(inner))
-    names = {str(step.argval) for step in steps if step.opname in ("STORE_GLOBAL", "STORE_DEREF")}
-    source = _source(code)
-    for node in ast.walk(ast.parse(source)) if source else ():
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
-            names.add(_dotted(node.func.value))
-        elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-            names.add(_dotted(node))
-    first = code.co_varnames[:1] if code.co_argcount else ()
-    return names | {
-        f"self.{name.partition('.')[2]}" for name in names if name.startswith(f"{''.join(first)}.")
-    }
-
-
-def _dotted(node: ast.AST) -> str:
-    """`name` or `name.attribute` of what an expression begins with."""
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    if isinstance(node, ast.Attribute):
-        return f"{_dotted(node.value)}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _attributes(written: set[str], name: str = "self") -> set[str]:
-    """Those of a name's attributes that are written to."""
-    return {text.split(".")[1] for text in written if text.startswith(f"{name}.")}
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:
@@ -363,13 +252,3 @@ def _attributes_of(value: Any) -> dict[str, Any]:
         for name in names
         if name not in computed and name not in ("__dict__", "__weakref__") and hasattr(value, name)
     }
-
-
-def _source(value: Any) -> str:
-    """The source of a function or a class, without comments and layout; nothing where it cannot be had."""
-    if isinstance(value, types.CodeType) and value.co_name == "<lambda>":
-        return ""  # the line that it stands in has more than that
-    try:
-        return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(value))))
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return ""

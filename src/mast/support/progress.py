@@ -82,7 +82,7 @@ class Progress:
         return self
 
     def advance(self, done: int, work: float | None = None, note: str = "") -> None:
-        """`done` pieces are done by now, with so much `work`; the note is shown beside the speed."""
+        """`done` pieces are done by now, with this much `work`; the note is shown beside the speed."""
         if self.warm is None and work is not None:
             self.warm = time.monotonic() - self.begun, work
         if self.show:

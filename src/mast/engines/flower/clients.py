@@ -1,21 +1,23 @@
 """The client's side: a ClientApp that answers messages with a worker of `mast.distributed`.
 
 The user says how the worker of a partition is made; the app makes it once for each run and process,
-checks what comes, lets it train, and sends values back.
+checks what comes, lets it train, and sends values back. `LocalGrid` has all clients in one process.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
 
 from mast.distributed import Part, Worker
 from mast.distributed.messages import Values
@@ -26,10 +28,11 @@ from mast.engines.flower.records import (
     PARTITION,
     metric_record,
     open_sealed,
-    pack,
-    unpack,
+    pack_messages,
+    unpack_messages,
 )
 from mast.errors import ArgumentError
+from mast.randomness import Key, Purpose, uniform
 from mast.support import files
 
 Evaluate = Callable[[Any], Mapping[str, float]]  #: of a submodel: a vector, or a module
@@ -97,7 +100,7 @@ def answer_query(make: Make, message: Message, context: Context) -> Message:
 def answer_train(make: Make, message: Message, context: Context) -> Message:
     """The answer to a message with values."""
     worker = client_of(make, context).worker
-    [asked] = unpack(message.content)
+    [asked] = unpack_messages(message.content)
     _check_node(asked.header.node, context)
     asked = open_sealed(asked, worker)
     config = message.content.get(CONFIG)
@@ -106,14 +109,14 @@ def answer_train(make: Make, message: Message, context: Context) -> Message:
     answer = worker.answer(asked)
     keep_statistics(worker, context)
     metrics: Mapping[str, float] = getattr(worker, "metrics", {})
-    return Message(pack(answer, metrics=metric_record(metrics)), reply_to=message)
+    return Message(pack_messages(answer, metrics=metric_record(metrics)), reply_to=message)
 
 
 def answer_evaluate(make: Make, message: Message, context: Context) -> Message:
     """The scores of the submodels that a message holds."""
     client = client_of(make, context)
     records: dict[str, Any] = {}
-    for i, asked in enumerate(unpack(message.content)):
+    for i, asked in enumerate(unpack_messages(message.content)):
         _check_node(asked.header.node, context)
         part = client.worker.capacity.largest(asked.header.key)
         client.worker.part_of(open_sealed(asked, client.worker), part)
@@ -183,3 +186,104 @@ def partition_of(context: Context) -> int:
 def _check_node(node: int, context: Context) -> None:
     if node != (own := partition_of(context)):
         raise ArgumentError(f"the message is for partition {node}, but this client has partition {own}")
+
+
+# ---- a federation in one process ---------------------------------------------------------------------
+
+RUN = 1  # the number of the only run
+_FAILED = 0  # code of an error without a name
+
+
+class LocalGrid(Grid):
+    """A grid of `nodes` clients of one app, with the real strategy, but without Ray and without a wire.
+
+    Where the app raises, an error comes back at once, as from Flower.
+
+    >>> from flwr.app import ConfigRecord
+    >>> app = ClientApp()
+    >>> @app.query()
+    ... def number(message, context):
+    ...     said = ConfigRecord({"mine": context.node_config["partition-id"]})
+    ...     return Message(RecordDict({"config": said}), reply_to=message)
+    >>> grid = LocalGrid(app, 3)
+    >>> questions = [Message(RecordDict(), node_id, "query") for node_id in grid.get_node_ids()]
+    >>> sorted(reply.content["config"]["mine"] for reply in grid.send_and_receive(questions))
+    [0, 1, 2]
+    """
+
+    def __init__(self, app: ClientApp, nodes: int) -> None:
+        self.app = app
+        # As Flower's, the ids are large numbers without order.
+        by_id = {1 + int(uniform(Key(RUN, 0, i), Purpose.CHOICE) * 2**62): i for i in range(nodes)}
+        self.contexts = {
+            node_id: Context(
+                run_id=RUN,
+                node_id=node_id,
+                node_config={PARTITION: i, "num-partitions": nodes},
+                state=RecordDict(),
+                run_config={},
+            )
+            for node_id, i in by_id.items()
+        }
+        ensure_task_identity()
+        self._replies: dict[str, Message] = {}
+        self._count = 0
+
+    def set_run(self, run: Any) -> None:
+        """There is one run only."""
+
+    @property
+    def run(self) -> Any:
+        """There is one run only."""
+        return None
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """A message, as Flower's older programs make them."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """All clients, in no order."""
+        return sorted(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Bring messages to their clients, which answer at once."""
+        ids = []
+        for message in messages:
+            self._count += 1
+            name = str(self._count)
+            message.metadata.__dict__["_message_id"] = name  # as Flower's grids do
+            self._replies[name] = self._answer(message)
+            ids.append(name)
+        return ids
+
+    def _answer(self, message: Message) -> Message:
+        context = self.contexts[message.metadata.dst_node_id]
+        try:
+            return self.app(message, context)
+        except Exception as error:  # as Flower's engines do
+            return Message(Error(code=_FAILED, reason=f"{type(error).__name__}: {error}"), reply_to=message)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The replies to messages, each once, in no order."""
+        found = [self._replies.pop(name) for name in message_ids if name in self._replies]
+        return sorted(found, key=lambda reply: reply.metadata.src_node_id)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Both."""
+        return self.pull_messages(self.push_messages(messages))
+
+
+def ensure_task_identity() -> None:
+    """Flower's messages name the process that makes them; one that no engine started has no name yet."""
+    for name, value in (("run_id", RUN), ("task_id", RUN), ("node_id", 1)):
+        try:
+            getattr(TaskIdentity, name)
+        except RuntimeError:
+            setattr(TaskIdentity, name, value)

@@ -36,14 +36,14 @@ FIRST_LOOK, LAST_LOOK = 0.02, 0.5  # seconds between two looks for replies, less
 Shapes = Mapping[str, tuple[int, ...]]  #: of the pieces of x, in their order
 
 
-def pack(*messages: Message, **others: ConfigRecord | MetricRecord) -> RecordDict:
+def pack_messages(*messages: Message, **others: ConfigRecord | MetricRecord) -> RecordDict:
     """The records that carry messages.
 
     >>> from mast.distributed import Header, MessageKind
     >>> from mast.randomness import Key
     >>> message = Message.of(Header(MessageKind.VALUES, 0, Key(seed=7), 3), [1.0, 2.0, 4.0])
-    >>> records = pack(message, config=ConfigRecord({"epochs": 2}))
-    >>> unpack(records)[0].values, sorted(records)
+    >>> records = pack_messages(message, config=ConfigRecord({"epochs": 2}))
+    >>> unpack_messages(records)[0].values, sorted(records)
     (array([1., 2., 4.]), ['config', 'mast'])
     """
     arrays = {str(i): Array(message.buffer) for i, message in enumerate(messages)}
@@ -86,7 +86,7 @@ def _sealed_run(run: int, capacity: Capacity) -> int:
     return run ^ int(capacity.fingerprint(), 16)
 
 
-def unpack(content: RecordDict) -> list[Message]:
+def unpack_messages(content: RecordDict) -> list[Message]:
     """The messages that records carry, at least one; anything else is refused."""
     record = content.get(NAME)
     if not isinstance(record, ArrayRecord) or not record:
@@ -111,7 +111,7 @@ def payload(content: RecordDict) -> int:
 
     >>> from mast.distributed import Header, MessageKind
     >>> from mast.randomness import Key
-    >>> payload(pack(Message.of(Header(MessageKind.VALUES, 0, Key(seed=7), 3), [1.0, 2.0, 4.0])))
+    >>> payload(pack_messages(Message.of(Header(MessageKind.VALUES, 0, Key(seed=7), 3), [1.0, 2.0, 4.0])))
     217
     """
     return sum(record.count_bytes() for record in content.values())
@@ -119,11 +119,11 @@ def payload(content: RecordDict) -> int:
 
 def metric_record(metrics: Mapping[str, Any]) -> MetricRecord:
     """Numbers by name, as a record."""
-    plain: dict[str, Any] = numbers(metrics)
+    plain: dict[str, Any] = plain_numbers(metrics)
     return MetricRecord(plain)
 
 
-def numbers(record: Mapping[str, Any]) -> dict[str, float]:
+def plain_numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """The plain numbers of a client's metrics: the first `MOST_METRICS` with names of a sane length.
 
     Lists, and numbers that are too large for a float, are left out.

@@ -27,7 +27,7 @@ from mast.engines.flower.records import (
     LONGEST_NAME,
     MOST_METRICS,
     PARTITION,
-    unpack,
+    unpack_messages,
 )
 from mast.errors import ArgumentError, MastError
 
@@ -130,7 +130,7 @@ class ClientRegistry:
                 self.identities[partition] = identity
 
     def _wrong(self, partition: object, partitions: object, node_id: int) -> str:
-        """Why a client cannot have this partition of so many; empty if it can."""
+        """Why a client cannot have this partition, of `partitions`; empty if it can."""
         if partitions != self.nodes:
             return (
                 f"a client says that there are {partitions!r} partitions, but the strategy has {self.nodes} "
@@ -283,10 +283,10 @@ def valid_answers(
 def _checked(reply: Message, server: Server, node_ids: Mapping[int, int]) -> Answer:
     if reply.has_error():
         raise ArgumentError(reply.error.reason or f"error {reply.error.code}")
-    answer, *more = unpack(reply.content)
+    answer, *more = unpack_messages(reply.content)
     node = answer.header.node
     if more:
         raise ArgumentError(f"client {node} sent {1 + len(more)} answers instead of one")
     if node_ids.get(node) != reply.metadata.src_node_id:
         raise ArgumentError(f"an answer in the name of client {node} came from another client")
-    return answer.expect(server.expected(node))
+    return answer.expect(server.header(node).reply())

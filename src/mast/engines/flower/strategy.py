@@ -19,15 +19,16 @@ from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
+from mast.distributed import Message as ServerMessage
 from mast.distributed import Server
 from mast.distributed.participation import Dropouts
 from mast.engines.flower.records import (
     METRICS,
     means_of,
     metric_record,
-    numbers,
-    pack,
+    pack_messages,
     payload,
+    plain_numbers,
     record_of,
     refuse_mismatch,
     seal,
@@ -39,7 +40,7 @@ from mast.engines.flower.registry import ClientRegistry, NoClientsError, NormLim
 from mast.engines.runs import RunFiles, node_table, result_of
 from mast.errors import CheckpointError
 from mast.results import Result, score_columns
-from mast.support.checkpoint import compare
+from mast.support.checkpoint import refuse_other_run
 from mast.support.checks import check_int, check_number, check_positive
 
 
@@ -100,7 +101,7 @@ class MastStrategy(Strategy):
         )
         self.scores: dict[int, list[dict[str, float]]] = {}  #: by client, one row of numbers per draw
         self.timeout = 600.0
-        self._invited: list[tuple[int, float]] = []
+        self._invited: Mapping[int, float] = {}  # with the weights of their answers
         self._node_ids: dict[int, int] = {}  # partition -> node id, in this round
         self._begun = 0.0
         self.resume()
@@ -171,11 +172,11 @@ class MastStrategy(Strategy):
         server = self.server
         self._node_ids = self.registry.connected(grid)
         self._begun = time.perf_counter()
-        self._invited = server.participation.sample(server.t)
+        self._invited = server.weights()
         messages = []
-        for node in (node for node, _ in self._invited if node in self._node_ids):
+        for node in (node for node in self._invited if node in self._node_ids):
             message = seal(server.message(node), server.capacities[node])
-            records = pack(message, config=config)
+            records = pack_messages(message, config=config)
             server.state.received[node] += payload(records) - message.size
             messages.append(self._addressed(records, node, MessageType.TRAIN))
         return messages
@@ -193,14 +194,14 @@ class MastStrategy(Strategy):
 
     def _aggregate(self, replies: Iterable[Message]) -> MetricRecord:
         server = self.server
-        replied = valid_answers(replies, server, self._node_ids, dict(self._invited), self.norms)
+        replied = valid_answers(replies, server, self._node_ids, self._invited, self.norms)
         for node, weight in self.dropouts.weights(self._invited, sorted(replied)).items():
             answer, reply = replied[node]
             server.aggregate(answer, weight)  # in the order of sums: ascending partitions
             server.state.sent[node] += payload(reply.content) - answer.size
         server.finish_round(step=self.dropouts.estimates_gradient(self._invited, replied))
         records = [reply.content[METRICS] for _, reply in replied.values() if METRICS in reply.content]
-        means = means_of([numbers(record) for record in records])
+        means = means_of([plain_numbers(record) for record in records])
         means.pop("passes", None)  # the column by which a trace of `mast.minimize` is known
         seconds = [answer.header.seconds for answer, _ in replied.values()]
         due = server.t % self.checkpoint_every == 0
@@ -230,10 +231,18 @@ class MastStrategy(Strategy):
         self._node_ids = self.registry.connected(grid)
         messages = []
         for node in sorted(self._node_ids):
-            drawn = [self.server.submodel(node, draw) for draw in range(self.evaluate_draws)]
-            draws = [seal(message, self.server.capacities[node]) for message in drawn]
-            messages.append(self._addressed(pack(*draws, config=config), node, MessageType.EVALUATE))
+            draws = [self._submodel(node, draw) for draw in range(self.evaluate_draws)]
+            messages.append(self._addressed(pack_messages(*draws, config=config), node, MessageType.EVALUATE))
         return messages
+
+    def _submodel(self, node: int, draw: int) -> ServerMessage:
+        """A client's submodel to score: of a draw that training never uses, or its largest."""
+        server, capacity = self.server, self.server.capacities[node]
+        key = server.participation.submodel_key(draw, node)
+        part = capacity.largest(key)
+        message = ServerMessage(server.header(node, part, key))
+        part.gather(server.x, message.values)
+        return seal(message, capacity)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The mean of the clients' numbers; each client's own are in `scores`."""
@@ -243,7 +252,7 @@ class MastStrategy(Strategy):
                 log(WARNING, "A client could not score its submodels: %s", reply.error.reason)
                 continue
             names = sorted(name for name in reply.content if name.startswith(METRICS))[: self.evaluate_draws]
-            rows = [row for row in (numbers(reply.content[name]) for name in names) if row]
+            rows = [row for row in (plain_numbers(reply.content[name]) for name in names) if row]
             if rows and reply.metadata.src_node_id in nodes:
                 scores[nodes[reply.metadata.src_node_id]] = rows
         self.scores = dict(sorted(scores.items()))
@@ -287,7 +296,7 @@ class MastStrategy(Strategy):
         extra = self.files.load()
         if extra is None:
             return
-        compare(extra, self._rules(), str(file))
+        refuse_other_run(extra, self._rules(), str(file))
         norms, clients = extra.get("norms"), extra.get("clients")
         if not isinstance(norms, list) or not all(type(n) is float and 0 < n < math.inf for n in norms):
             raise CheckpointError(f"{file} is damaged: its 'norms' are not right")

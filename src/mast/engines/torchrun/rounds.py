@@ -15,7 +15,7 @@ import numpy as np
 
 from mast.distributed import SIZE, Message, Part, Participation, Server, Worker
 from mast.engines.runs import Row, RunFiles
-from mast.engines.torchrun.wire import Buffers, Bytes, Transfer, Wire, in_one_line
+from mast.engines.torchrun.wire import Buffers, Bytes, Wait, Wire, in_one_line
 from mast.errors import ArgumentError, DataError, MastError
 from mast.support.progress import Progress, size_of
 
@@ -24,15 +24,16 @@ END = -1  #: instead of a round's number: there is no other
 ROUND_TAG = 1 << 30  #: tag of what begins a round, and of x at the end; other tags are numbers of nodes
 
 
-@contextlib.contextmanager
-def naming(node: int, when: str) -> Iterator[None]:
-    """Turn whatever the user's functions raise into an error that names the node, and the line."""
+def answer_in(buffer: Bytes, worker: Worker, message: Message, part: Part) -> Message:
+    """A worker's answer, in a buffer; whatever the user's functions raise names the node, and the line."""
+    header = message.header
     try:
-        yield
+        return worker.answer(message, part, Message(header.reply(), buffer))
     except MastError:
         raise
     except Exception as error:
-        raise ArgumentError(f"node {node} failed {when}: {in_one_line(error)}") from error
+        words = f"node {header.node} failed in round {header.round}"
+        raise ArgumentError(f"{words}: {in_one_line(error)}") from error
 
 
 class WorkerRank:
@@ -50,7 +51,7 @@ class WorkerRank:
         number = np.zeros(1, dtype=np.int64)
         while True:
             self.wire.phase = f"before round {t}"
-            self.wire.receive(number.view(np.uint8), 0, ROUND_TAG).wait()
+            self.wire.receive(number.view(np.uint8), 0, ROUND_TAG)()
             if number[0] == END:
                 return
             if number[0] != t:
@@ -59,28 +60,25 @@ class WorkerRank:
             sending = [self._answer(*message) for message in pending]
             t += 1
             pending = self._prepare(t) if t < rounds else []
-            for transfer in sending:
-                transfer.wait()
+            for wait in sending:
+                wait()
 
-    def _prepare(self, t: int) -> list[tuple[int, Part, Bytes, Transfer]]:
+    def _prepare(self, t: int) -> list[tuple[int, Part, Bytes, Wait]]:
         """Make the draws of round t, and be ready for the values: nodes, parts, buffers, what arrives."""
         found = []
-        for node, _ in self.participation.sample(t):
+        for node in self.participation.sample(t):
             if node in self.workers:
                 part = self.workers[node].capacity.part(self.participation.key(t, node))
                 buffer = self.buffers.take((node, "in", t % 2), SIZE + part.count * self.itemsize)
                 found.append((node, part, buffer, self.wire.receive(buffer, 0, node)))
         return found
 
-    def _answer(self, node: int, part: Part, buffer: Bytes, arriving: Transfer) -> Transfer:
-        arriving.wait()
+    def _answer(self, node: int, part: Part, buffer: Bytes, wait: Wait) -> Wait:
+        wait()
         message = Message.decode(buffer)
         if message.header.node != node:
             raise DataError(f"node {node} got a message for node {message.header.node}")
-        reply = message.header.reply()
-        into = Message(reply, self.buffers.take((node, "out"), reply.size))
-        with naming(node, f"in round {message.header.round}"):
-            answer = self.workers[node].answer(message, part, into)
+        answer = answer_in(self.buffers.take((node, "out"), message.size), self.workers[node], message, part)
         part.release()
         return self.wire.send(answer.buffer, 0, node)
 
@@ -119,8 +117,8 @@ class ServerRank:
             yield
             self._wait_for_draws()
         self.wire.phase = "at the end"
-        for transfer in self._announce(END):
-            transfer.wait()
+        for wait in self._announce(END):
+            wait()
 
     def round(self) -> tuple[float, Row]:
         """One round: its seconds, and for the trace how many took part, and the seconds of its four parts.
@@ -141,16 +139,16 @@ class ServerRank:
         compute, updated = clock() - sent, 0.0
         for node in server.weights():
             if node in arriving:
-                buffer, transfer = arriving[node]
-                transfer.wait()
+                buffer, wait = arriving[node]
+                wait()
                 answers[node] = Message.decode(buffer)
             start = clock()
             answer = answers.pop(node)
             compute = max(compute, answer.header.seconds)
             server.aggregate(answer)
             updated += clock() - start
-        for transfer in sending:
-            transfer.wait()
+        for wait in sending:
+            wait()
         start = clock()
         nodes = len(server.weights())
         server.finish_round()
@@ -160,27 +158,26 @@ class ServerRank:
         times = {"broadcast": broadcast, "compute": compute, "gather": gather, "update": updated}
         return seconds, {"nodes": nodes, **times}
 
-    def _send_messages(self, sending: list[Transfer]) -> dict[int, tuple[Bytes, Transfer]]:
+    def _send_messages(self, sending: list[Wait]) -> dict[int, tuple[Bytes, Wait]]:
         """Send the messages to the nodes of other ranks; what will arrive from each of them."""
         arriving = {}
         for node, rank in ((node, self.ranks[node]) for node in self.server.weights()):
             if rank != 0:
-                buffer = self.buffers.take((node, "in"), self.server.expected(node).size)
+                buffer = self.buffers.take((node, "in"), self.server.header(node).size)
                 arriving[node] = (buffer, self.wire.receive(buffer, rank, node))
                 sending.append(self.wire.send(self._message(node).buffer, rank, node))
         return arriving
 
     def _answer(self, message: Message) -> Message:
         """The answer of a node of this rank."""
-        node, reply = message.header.node, message.header.reply()
-        into = Message(reply, self.buffers.take((node, "in"), reply.size))
-        with naming(node, f"in round {self.server.t}"):
-            return self.workers[node].answer(message, self.server.part(node), into)
+        node = message.header.node
+        buffer = self.buffers.take((node, "in"), message.size)
+        return answer_in(buffer, self.workers[node], message, self.server.part(node))
 
     def _message(self, node: int) -> Message:
         return self.server.message(node, lambda size: self.buffers.take((node, "out"), size))
 
-    def _announce(self, t: int) -> list[Transfer]:
+    def _announce(self, t: int) -> list[Wait]:
         """Say to all other ranks which round begins, or that there is none."""
         number = np.array([t], dtype=np.int64).view(np.uint8)
         return [self.wire.send(number, rank, ROUND_TAG) for rank in range(1, self.wire.ranks)]
@@ -188,7 +185,11 @@ class ServerRank:
     def _draw_ahead(self, t: int) -> None:
         """Make the draws of the next round while others work, now that those of this round are made."""
         if t < self.rounds and self.server.x.size >= WORTH_A_THREAD:
-            self._ahead = self._drawing.submit(self.server.prepare, t)
+            self._ahead = self._drawing.submit(self._draw, t)
+
+    def _draw(self, t: int) -> None:
+        for node in self.server.participation.sample(t):
+            self.server.part(node, t)
 
     def _wait_for_draws(self) -> None:
         """Nothing else may draw while the next round's draws are made."""

@@ -159,8 +159,8 @@ def _share_result(wire: Wire, server: Server) -> list[Row]:
     server.state.t, nodes = wire.broadcast([server.t, node_table(server)])
     x = server.x.view(np.uint8)
     if wire.rank:
-        wire.receive(x, 0, ROUND_TAG).wait()
+        wire.receive(x, 0, ROUND_TAG)()
     else:
-        for transfer in [wire.send(x, rank, ROUND_TAG) for rank in range(1, wire.ranks)]:
-            transfer.wait()
+        for wait in [wire.send(x, rank, ROUND_TAG) for rank in range(1, wire.ranks)]:
+            wait()
     return list(nodes)

@@ -16,7 +16,8 @@ import re
 import socket
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,6 +33,7 @@ from mast.errors import ArgumentError, DataError, MastError
 from mast.support.checks import check_number
 
 Bytes = NDArray[np.uint8]
+Wait = Callable[[], None]  #: returns when a buffer is there
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 FAILURE_SECONDS = 3.0  #: seconds in which the others hear why a rank ends
 HEAD_START = 5.0  #: seconds that others wait longer than rank 0, which knows whom it lost, ...
@@ -180,15 +182,20 @@ class Wire:
 
     # ---- messages --------------------------------------------------------------------------
 
-    def send(self, buffer: Bytes, rank: int, tag: int) -> Transfer:
-        """Begin to send; `wait()` on what is returned before the buffer changes."""
+    def send(self, buffer: Bytes, rank: int, tag: int) -> Wait:
+        """Begin to send; call what is returned, which waits, before the buffer changes."""
         with self.naming_rank(rank):
-            return Transfer(self, rank, dist.isend(_tensor(buffer), rank, self._group, tag))
+            return partial(self._wait, rank, dist.isend(_tensor(buffer), rank, self._group, tag))
 
-    def receive(self, buffer: Bytes, rank: int, tag: int) -> Transfer:
-        """Begin to receive into a buffer of the right size."""
+    def receive(self, buffer: Bytes, rank: int, tag: int) -> Wait:
+        """Begin to receive into a buffer of the right size; call what is returned to wait for it."""
         with self.naming_rank(rank):
-            return Transfer(self, rank, dist.irecv(_tensor(buffer), rank, self._group, tag))
+            return partial(self._wait, rank, dist.irecv(_tensor(buffer), rank, self._group, tag))
+
+    def _wait(self, rank: int, work: Any) -> None:
+        """Return when a buffer is there; if it will not be, the error names the rank."""
+        with self.naming_rank(rank):
+            work.wait()
 
     # ---- facts -----------------------------------------------------------------------------
 
@@ -216,18 +223,6 @@ class Wire:
     def broadcast(self, fact: Any) -> Any:
         """Rank 0's fact (JSON), on every rank."""
         return self.all_gather(fact if self.rank == 0 else None)[0]
-
-
-class Transfer:
-    """A buffer on its way to a rank, or from it."""
-
-    def __init__(self, wire: Wire, rank: int, work: Any) -> None:
-        self._wire, self._rank, self._work = wire, rank, work
-
-    def wait(self) -> None:
-        """Return when it is there; if it will not be, the error names the rank."""
-        with self._wire.naming_rank(self._rank):
-            self._work.wait()
 
 
 class Buffers:

@@ -26,7 +26,7 @@ WORTH = 2.0  # times the best level: what the advised step size may cost
 Curves = dict[tuple[float, float | str], Curve]
 
 
-def curves_of(results: Results) -> Curves:
+def neural_curves(results: Results) -> Curves:
     """All curves of a data set, by keep probability and step size (or "advised")."""
     return {(k, s): curve(results, k, s) for k in KEEPS for s in (*STEP_SIZES, "advised")}
 
@@ -36,9 +36,9 @@ def best(curves: Curves, keep: float) -> float:
     return min(STEP_SIZES, key=lambda s: curves[keep, s].level)
 
 
-def claims(results: Results) -> Iterator[Claim]:
+def neural_claims(results: Results) -> Iterator[Claim]:
     """All of them for one data set."""
-    curves = curves_of(results)
+    curves = neural_curves(results)
     yield from _sweet_spot(curves)
     yield _restless(curves[0.5, 1.0])
     yield from _stagnation(curves)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,15 +44,7 @@ class Embedded(Dataset):
         return _embeddings(self)
 
 
-class Taught(NamedTuple):
-    """What the student learns from."""
-
-    inputs: Tensor  # rows of norm 1
-    targets: Tensor  # the head's logits, each of mean 0 and variance 1
-    accuracy: float  # of the head, on the rows it was tuned on
-
-
-def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
+def find_embeddings(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
     """CIFAR-10's embeddings if the folder has them, else digits; or what the user names."""
     folder = data_folder(data_dir)
     if dataset is None:
@@ -99,8 +91,8 @@ def _embeddings(dataset: Embedded) -> tuple[Any, Any]:
 
 @lru_cache(maxsize=1)
 @one_thread()
-def taught(dataset: Embedded) -> Taught:
-    """Fine-tune the head on the labels of all rows, and take its standardised logits."""
+def fine_tuned(dataset: Embedded) -> tuple[Tensor, Tensor, float]:
+    """Fine-tune the head on the labels of all rows: the inputs, its standardised logits, and its accuracy."""
     embeddings, codes = dataset.load()
     X, y = torch.from_numpy(embeddings), torch.from_numpy(codes)
     outputs = int(codes.max()) + 1
@@ -114,8 +106,8 @@ def taught(dataset: Embedded) -> Taught:
     with torch.no_grad():
         logits = (X @ head[0].T).relu() @ head[1].T
     accuracy = float((logits.argmax(dim=1) == y).double().mean())
-    spread = logits.std(dim=0, correction=0).clamp_min(1e-12)
-    return Taught(X, (logits - logits.mean(dim=0)) / spread, accuracy)
+    deviation = logits.std(dim=0, correction=0).clamp_min(1e-12)
+    return X, (logits - logits.mean(dim=0)) / deviation, accuracy
 
 
 def shares(dataset: Embedded, rows: int | None, nodes: int) -> tuple[Tensor, Tensor, float]:
@@ -123,7 +115,7 @@ def shares(dataset: Embedded, rows: int | None, nodes: int) -> tuple[Tensor, Ten
 
     Rows are shuffled by a key, and what does not divide among the nodes is left out. None is all rows.
     """
-    inputs, targets, accuracy = taught(dataset)
+    inputs, targets, accuracy = fine_tuned(dataset)
     count = len(inputs) if rows is None else min(rows, len(inputs))
     each = count // nodes
     if each < 1:

@@ -33,8 +33,8 @@ class Dropout(Neural):
 
     def cells(self, request: Request) -> list[Cell]:
         """The runs of the original dropout, after those of `neural` with the same keep probabilities."""
-        unbiased = runs.cells(Neural(), request, KEEPS, runs.STEP_SIZES)
-        return unbiased + runs.cells(self, request, KEEPS, STEP_SIZES, scaled=False)
+        unbiased = runs.training_cells(Neural(), request, KEEPS, runs.STEP_SIZES)
+        return unbiased + runs.training_cells(self, request, KEEPS, STEP_SIZES, scaled=False)
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figure, numbers and claims."""
@@ -47,10 +47,10 @@ class Dropout(Neural):
                 "Unbiased and original dropout",
                 f"{over_seeds(request)}. Unbiased and biased: f at x. Dotted: biased runs "
                 "evaluated as the original dropout does, with all weights multiplied by p.",
-                draw,
+                draw_dropout,
             ),
-            tables={"dropout": runs.table(results), "dropout_levels": level_table(results)},
-            claims=results.claims(claims),
+            tables={"dropout": runs.loss_table(results), "dropout_levels": dropout_levels(results)},
+            claims=results.claims(dropout_claims),
             choices=[
                 "The setup is that of the neural experiment, whose choices stand there. Both kinds see "
                 "the same masks.",
@@ -69,7 +69,7 @@ def curve_of(results: Results, kind: str, keep: float, step_size: float) -> Curv
     return curve(results, keep, step_size, scaled=kind == "unbiased", measure=measure)
 
 
-def claims(results: Results) -> Iterator[Claim]:
+def dropout_claims(results: Results) -> Iterator[Claim]:
     """What the paper says of this figure, and what evaluation at p x changes."""
     grid = list(product(KEEPS, STEP_SIZES))
     curves = {(kind, k, s): curve_of(results, kind, k, s) for kind in KINDS for k, s in grid}
@@ -119,7 +119,7 @@ def _listed(ratios: dict[tuple[float, float], float]) -> Table:
     ]
 
 
-def level_table(results: Results) -> Any:
+def dropout_levels(results: Results) -> Any:
     """Where each curve ends."""
     (name,) = results.datasets
     return pandas.DataFrame(
@@ -135,7 +135,7 @@ LOOK = {
 }
 
 
-def draw(results: Results) -> Any:
+def draw_dropout(results: Results) -> Any:
     """One row per keep probability, one column per step size."""
     shape = len(KEEPS), len(STEP_SIZES)
     figure, axes = style.frames(*shape, width=3.8, height=3.0, sharex=True, sharey=True)

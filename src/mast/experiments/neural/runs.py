@@ -11,7 +11,7 @@ from numpy.polynomial.polynomial import polyfit, polyval
 from numpy.typing import NDArray
 
 from mast.experiments.datasets import one_thread
-from mast.experiments.experiment import Experiment, Request, Results, spread
+from mast.experiments.experiment import Experiment, Request, Results, median_and_range
 from mast.experiments.neural.data import Embedded, shares
 from mast.experiments.neural.rounds import Lanes, Masks, squared_loss, student
 from mast.nn import advise
@@ -30,7 +30,7 @@ HIGH = 0.5  # of the start's loss
 
 
 @one_thread()
-def run(config: Mapping[str, Any], dataset: Embedded) -> dict[str, Any]:
+def distributed_run(config: Mapping[str, Any], dataset: Embedded) -> dict[str, Any]:
     """All step sizes with one sketch and seed: f with S = I along the runs, and how each ended.
 
     With ``advised``, the last lane runs at the step size that `mast.nn.advise` proposes at the start.
@@ -83,7 +83,7 @@ def seeds(request: Request) -> int:
     return int(request.pick(fast=1, normal=3, full=3))
 
 
-def cells(
+def training_cells(
     experiment: Experiment,
     request: Request,
     keeps: Sequence[float],
@@ -99,7 +99,7 @@ def cells(
     (data,) = request.datasets
     inputs = (rows or 10_000) * (2048 if data.path else 256)  # about, of all rows
     seconds = 2 + rounds * 4e-11 * HIDDEN * inputs * (len(step_sizes) + scaled)
-    return experiment.grid(run, data, seconds, varied, **fixed)
+    return experiment.grid(distributed_run, data, seconds, varied, **fixed)
 
 
 @dataclass(frozen=True)
@@ -170,14 +170,14 @@ class Curve:
         """The level with its range over seeds."""
         if len(self.levels) == 1 or not np.isfinite(self.levels).any():
             return f"{self.level:.3g}"
-        return spread(self.levels, ".3g")
+        return median_and_range(self.levels, ".3g")
 
 
 def curve(
     results: Results, keep: float, lane: float | str, scaled: bool = True, measure: str = "loss"
 ) -> Curve:
     """The seeds of one curve of one data set; the lane is a step size or "advised"."""
-    runs = results.of(run, keep=keep, scaled=scaled)
+    runs = results.of(distributed_run, keep=keep, scaled=scaled)
     places = [-1 if lane == "advised" else d["step_sizes"].index(lane) for d in runs]
     losses = np.array([d[measure][place] for d, place in zip(runs, places, strict=True)])
     return Curve(runs[0]["round"].astype(float), losses)
@@ -185,16 +185,16 @@ def curve(
 
 def advised(results: Results, keep: float) -> float:
     """The step size that `advise` proposes on one data set, the median over seeds."""
-    return float(np.median(results.of(run, keep=keep, scaled=True).values("advice")))
+    return float(np.median(results.of(distributed_run, keep=keep, scaled=True).values("advice")))
 
 
-def table(results: Results) -> Any:
+def loss_table(results: Results) -> Any:
     """One row per measured point of the distributed runs."""
 
     def points(name: str) -> Callable[[Done], Any]:
         return lambda d: np.repeat(d[name], d["round"].size)
 
-    return results.of(run).frame(
+    return results.of(distributed_run).frame(
         "keep",
         "scaled",
         step_size=points("step_size"),

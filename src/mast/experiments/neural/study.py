@@ -13,8 +13,8 @@ import pandas
 from mast.experiments import style
 from mast.experiments.experiment import Experiment, Findings, Request, Results
 from mast.experiments.neural import runs
-from mast.experiments.neural.claims import SPARSE, Curves, best, claims, curves_of
-from mast.experiments.neural.data import DIGIT_FEATURES, HEAD_RATE, HEAD_STEPS, HEAD_WIDTH, find
+from mast.experiments.neural.claims import SPARSE, Curves, best, neural_claims, neural_curves
+from mast.experiments.neural.data import DIGIT_FEATURES, HEAD_RATE, HEAD_STEPS, HEAD_WIDTH, find_embeddings
 from mast.experiments.neural.runs import DIVERGED, HIDDEN, KEEPS, NODES, STEP_SIZES, Curve, advised
 from mast.support.cells import Cell
 
@@ -26,11 +26,11 @@ class Neural(Experiment):
     title = "A neural network, trained sparsely by ten nodes"
     version = 2
 
-    find = staticmethod(find)
+    find = staticmethod(find_embeddings)
 
     def cells(self, request: Request) -> list[Cell]:
         """The runs of the distributed method."""
-        return runs.cells(self, request, KEEPS, STEP_SIZES)
+        return runs.training_cells(self, request, KEEPS, STEP_SIZES)
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figures, numbers and claims."""
@@ -48,7 +48,7 @@ class Neural(Experiment):
                     "size that mast.nn.advise proposes (dashed, black). Right: one frame per step size, one "
                     "curve per keep probability; dashed where the step size is longer than the advised one. "
                     "A curve that leaves the frame has diverged.",
-                    panels,
+                    draw_panels,
                 ),
                 *results.figures(
                     "neural_levels",
@@ -59,8 +59,8 @@ class Neural(Experiment):
                     draw_levels,
                 ),
             ],
-            tables={"neural": runs.table(results), "neural_levels": level_table(results)},
-            claims=results.claims(claims),
+            tables={"neural": runs.loss_table(results), "neural_levels": neural_levels(results)},
+            claims=results.claims(neural_claims),
             choices=CHOICES,
         )
 
@@ -123,9 +123,9 @@ def log_losses(ax: Any) -> None:
     ax.yaxis.set_minor_formatter("")
 
 
-def panels(results: Results) -> Any:
+def draw_panels(results: Results) -> Any:
     """Left by sparsity, one curve per step size; right by step size, one curve per keep probability."""
-    curves, name = curves_of(results), results.datasets[0]
+    curves, name = neural_curves(results), results.datasets[0]
     sizes = {k: advised(results, k) for k in KEEPS}
     figure, axes = style.frames(3, 2, width=5.2, height=3.1, sharex=True)
     for ax, (keep, title) in zip(axes[:, 0], SPARSITY.items(), strict=True):
@@ -158,7 +158,7 @@ def _frames(axes: Any, curves: Curves) -> None:
 
 def draw_levels(results: Results) -> Any:
     """Where runs end by step size, one line per keep probability; the advised step size is marked."""
-    curves, x = curves_of(results), np.array(STEP_SIZES)
+    curves, x = neural_curves(results), np.array(STEP_SIZES)
     begin = max(float(c.loss[:, 0].max()) for c in curves.values())
     figure, ((left, right),) = style.frames(1, 2, width=5.0, height=3.9)
     star = {"markersize": 13, "markeredgecolor": "white"}
@@ -187,9 +187,9 @@ def _label(keep: float) -> str:
     return "dense" if keep == 1 else f"keep {keep:g}"
 
 
-def level_table(results: Results) -> Any:
+def neural_levels(results: Results) -> Any:
     """Where each curve ends."""
-    curves = curves_of(results)
+    curves = neural_curves(results)
     return pandas.DataFrame(
         {
             "dataset": results.datasets[0],

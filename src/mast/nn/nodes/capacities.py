@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from mast.distributed.nodes import Capacity, Part
-from mast.distributed.schemes import Scheme, largest_front, scheme_of
+from mast.distributed.schemes import Scheme, largest_prefix, scheme_of
 from mast.errors import ArgumentError
 from mast.nn.nodes.models import SmallModel, VectorLayout, made_of
 from mast.nn.start import scale_start
@@ -91,7 +91,7 @@ def scale_fronts(
     '1 weight was multiplied by 0.25 to 1'
     """
     scheme = scheme_of(scheme) if isinstance(scheme, str) else scheme
-    return scale_start(model, Neurons(scheme.fronts(shares)), example=example)
+    return scale_start(model, Neurons(scheme.prefixes(shares)), example=example)
 
 
 def submodel_of(
@@ -235,7 +235,7 @@ class UnitCapacity(Capacity):
             find_units(model, sketch, keep, where, example=example) if like is None else like.unit_map
         )
         self.bound = self.unit_map.bind(sketch)
-        front = largest_front(sketch)
+        front = largest_prefix(sketch)
         self._front = self.bound if front is sketch else self.unit_map.bind(front)
         self.stride = sketch.stride
         self.label = repr(sketch).strip("<>") + ", own weights" * own_weights
