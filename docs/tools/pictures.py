@@ -1,6 +1,7 @@
 """The pictures of the pages, made by MAST itself: `python docs/tools/pictures.py [name ...]`.
 
 gallery         what the commands on the gallery page and the study of conditioning draw (a few minutes)
+guides          the figures of the guides, from the numbers of the studies (seconds)
 architecture    the rooms of the source, and the data's way through a run
 """
 
@@ -58,8 +59,17 @@ def architecture() -> None:
     (IMAGES / "architecture.svg").write_text(diagram(), encoding="utf-8")
 
 
+def guides() -> None:
+    """The figures of the guides."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    from guides import draw_all  # beside this file
+
+    draw_all()
+
+
 PICTURES = {
     "gallery": gallery,
+    "guides": guides,
     "architecture": architecture,
 }
 
