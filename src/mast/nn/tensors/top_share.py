@@ -24,7 +24,7 @@ from mast.support.checks import check_choice, check_int, check_probability
 
 
 class TopShare:
-    """Keep the share of each weight whose entries score highest, times 1; choose anew every so many steps.
+    """Keep the share of each weight whose entries score highest, times 1; choose again every `every` steps.
 
     Parameters
     ----------
