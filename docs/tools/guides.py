@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +116,11 @@ def _kept(draw: Any, d: int) -> Any:
 
 def missing() -> Any:
     """Log-loss against the share of missing cells: means over the tables of the study."""
-    scores = pandas.read_csv(DOCS / "studies" / "tables" / "scores.csv")
-    scores = scores[(scores["blank"] == "cells") & scores["log_loss"].notna()]
-    by_table = scores.groupby(["contender", "share", "table"])["log_loss"].mean()
-    means = by_table.groupby(["contender", "share"]).mean()
+    sys.path.insert(0, str(DOCS.parent))  # studies are not installed
+    from studies.tables import page
+
+    scores = page.complete(pandas.read_csv(DOCS / "studies" / "tables" / "scores.csv"))
+    means = page.means(scores, "log_loss").xs("cells", level="blank").groupby(level="share").mean()
     figure, axes = _panel()
     for name, label, colour, style in (
         ("trees", "gradient boosting", RED, "o:"),
