@@ -1,4 +1,4 @@
-"""How to add a sketch: a window of k neighbouring coordinates survives, wherever it begins.
+"""How to add a sketch: a window of k neighbouring coordinates is kept, wherever it begins.
 
     python examples/add_a_sketch.py
 

@@ -1,11 +1,10 @@
-"""For data scientists: a mixed table whose cells go blank when the model is used.
+"""For data scientists: a mixed table with missing values when the model is served.
 
     python examples/data_scientist.py        about half a minute
 
-Numbers, texts, a date and a customer's number, as a CSV file has them. Today one fills in means before
-LogisticRegression, or takes gradient boosting, which accepts missing values. Beside them the same kinds
-of models trained for blanks: MastClassifier and MaskedTraining. Log-loss is what wrong probabilities
-cost.
+Numbers, text, a date and a customer's number, as in a CSV file. The usual choices are mean imputation before
+LogisticRegression, and gradient boosting, which accepts missing values. They are compared with the same
+kinds of models trained for missing values: MastClassifier and MaskedTraining. The metric is log-loss.
 """
 
 import numpy as np
@@ -22,7 +21,7 @@ SHARES = (0.0, 0.25, 0.5, 0.75)
 
 
 def table(n: int = 4000) -> tuple[pd.DataFrame, np.ndarray]:
-    """Customers who stay or leave; the columns say something of each other, as those of real tables do."""
+    """Customers who stay or leave; the columns are correlated, as those of real tables are."""
     random = np.random.default_rng(0)
     wealth, *noise = random.standard_normal((5, n))
     since = pd.to_timedelta((900 + 300 * (wealth + noise[0])).clip(0).round(), unit="D")
@@ -44,7 +43,7 @@ def table(n: int = 4000) -> tuple[pd.DataFrame, np.ndarray]:
 def main() -> None:
     frame, y = table()
     train, test = frame[:2000], frame[2000:]
-    encoder = mast.TableEncoder(ids=["customer"])  # the same features for all; a blank cell stays NaN
+    encoder = mast.TableEncoder(ids=["customer"])  # the same features for all; a missing cell stays NaN
     trees = HistGradientBoostingClassifier(random_state=0)
     models = {
         "LogisticRegression, means": make_pipeline(encoder, SimpleImputer(), LogisticRegression()),
@@ -52,11 +51,11 @@ def main() -> None:
         "MastClassifier": make_pipeline(encoder, mast.MastClassifier()),
         "MaskedTraining(boosting)": make_pipeline(encoder, mast.MaskedTraining(trees)),
     }
-    blanks = [np.random.default_rng(1).random(test.shape) < share for share in SHARES]
-    print(f"{'log-loss':28}" + "".join(f"{share:>7.0%}" for share in SHARES) + "   of the cells blank")
+    masks = [np.random.default_rng(1).random(test.shape) < share for share in SHARES]
+    print(f"{'log-loss':28}" + "".join(f"{share:>7.0%}" for share in SHARES) + "   of the cells missing")
     for name, model in models.items():
         model.fit(train, y[:2000])
-        losses = [log_loss(y[2000:], model.predict_proba(test.mask(blank))) for blank in blanks]
+        losses = [log_loss(y[2000:], model.predict_proba(test.mask(mask))) for mask in masks]
         print(f"{name:28}" + "".join(f"{loss:7.3f}" for loss in losses))
 
 

@@ -1,10 +1,10 @@
-"""For deep-learning engineers: a pretrained network in four sizes, cut, tuned one by one, or from one run.
+"""For deep-learning engineers: a pretrained network in four sizes: pruned, fine-tuned alone, or from one run.
 
     python examples/deep_learning.py        about a minute, needs transformers
 
 stories260K, a Llama of 260 thousand weights (docs/notebooks/stories260K), learns from stories that it
 samples itself. Three smaller sizes are cut from it by structured pruning, then trained by distillation:
-each alone, as is usual, and all of them in one run of `mast.nn.elastic`, which ends with four files.
+each alone, as usual, and all of them in one run of `mast.nn.elastic`, which ends with four files.
 """
 
 import copy

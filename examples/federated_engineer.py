@@ -3,7 +3,7 @@
     python examples/federated_engineer.py        about half a minute, needs Flower
 
 Eight clients with digits of their own hold all, half, a quarter or an eighth of a network's hidden units.
-Today: FedAvg, in which weak clients cannot take part, or HeteroFL. Beside them MAST's default. All have one
+FedAvg, in which weak clients cannot take part, and HeteroFL are compared with MAST's default. All have one
 step size; docs/studies/federated.md tunes each. The strategy and the clients are Flower's, and LocalGrid
 carries the messages in one process; examples/federated is a complete app.
 """

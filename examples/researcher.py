@@ -1,10 +1,10 @@
-"""For researchers: minimise the expected loss of sparsified models, beside the plain model and the bound.
+"""For researchers: minimise the expected loss of sparsified models; compare with plain model and bound.
 
-    python examples/researcher.py        some seconds
+    python examples/researcher.py        a few seconds
 
-A logistic model of a1a (comes with the package) is cut at random: one of ten blocks of its weights stays,
-scaled by ten. Today one trains the plain model and cuts it. MAST minimises f_D, the mean loss over the
-cuts, exactly or by a method with a guarantee, whose curve is compared with its bound.
+A logistic model of a1a (which comes with the package) is pruned at random: one of ten blocks of its weights
+is kept, scaled by ten. The usual way is to train the plain model and prune it. MAST minimises f_D, the mean
+loss over the pruned models, exactly or by a method with a guarantee, whose curve is compared with its bound.
 """
 
 import numpy as np

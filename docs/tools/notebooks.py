@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import base64
 import doctest
-import html
 import io
 import json
 import os
@@ -197,7 +196,7 @@ def _rendered(output: Cell) -> str:
     data = output["data"]
     if "image/png" in data:
         return f'<img alt="What the cell above draws" src="data:image/png;base64,{data["image/png"]}">'
-    return data.get("text/html") or f"<pre>{html.escape(data['text/plain'])}</pre>"
+    return data.get("text/html") or f"```text\n{data['text/plain']}\n```"
 
 
 def on_files(files: Any, config: Any) -> Any:

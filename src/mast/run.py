@@ -74,7 +74,7 @@ def minimize(
     regime
         "strongly_convex", "convex" or "nonconvex"; the strongest that holds if None.
     trace
-        When to measure: "log", every so many steps, or a list of steps.
+        When to measure: "log", a number of steps between measurements, or a list of steps.
     samples
         Draws for estimating f_D in the trace where it has no (cheap) exact form; 0 leaves it out.
     tol

@@ -1,5 +1,6 @@
 """Formulas become MathML; the whole site builds without warnings and asks no other server for anything."""
 
+import json
 import os
 import re
 import shutil
@@ -95,8 +96,19 @@ def test_the_site_builds_without_warnings_and_is_complete(tmp_path):
         asked = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', text)
         assert not asked, f"{page.name} asks another server for {asked}"
         assert "arithmatex" not in text, f"{page.name} has a formula that was not rendered"
+        bare = re.sub(r"data:image/png;base64,[^\"]*", "", text)
+        assert len(bare.encode()) < 300_000, f"{page.name} is too large: split it"
+    _search_has_the_words_of_the_field(tmp_path)
     assert (tmp_path / "assets" / "STIXTwoMath.woff").is_file()  # the font of the formulas
     _search_from_the_disk(tmp_path)
+
+
+def _search_has_the_words_of_the_field(site):
+    """The index of the search has the terms that people look for, in more places than one."""
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    texts = [f"{entry['title']} {entry['text']}".lower() for entry in index["docs"]]
+    for term in ("pruning", "slimmable", "matryoshka", "heterofl", "missing values", "dropout"):
+        assert sum(term in text for text in texts) >= 2, term
 
 
 def _search_from_the_disk(site):

@@ -61,7 +61,7 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         0 is 1/q, infinity is 1; ``"keep"`` multiplies with 1/(the share that the sketch keeps). Complete
         rows and the intercept are never multiplied. A group of `mast.Grouped` counts as one feature.
     add_indicator
-        Whether a blank means something: each column that has missing cells in `fit` gets a feature more, 1
+        Whether missingness is informative: each column with missing cells in `fit` gets one more feature, 1
         where it is missing. The sketch does not drop those, and what it drops is not marked in them. Their
         weights are the last of `coef_`.
     shift

@@ -31,31 +31,31 @@ def _has(name: str) -> Callable[[Any], bool]:
 
 
 class MaskedTraining(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
-    """Any classifier or regressor, trained on copies of its rows with blanks, for rows with blanks.
+    """Any classifier or regressor, trained on masked copies of its rows, for rows with missing values.
 
-    The copies take the `shares` in turn: in a copy of share .5 each cell is blank with probability 1/2.
-    Blanks, those of the data too, are filled by `ConditionalImputer`, in training and afterwards. A frame
-    that lacks a column is served as if it were blank. One with texts, categories, booleans or dates goes
-    through `TableEncoder` first, and the features of one column are blank together.
+    The copies take the `shares` in turn: in a copy of share .5 each cell is masked with probability 1/2.
+    Masked cells and missing values are filled by `ConditionalImputer`, in training and afterwards. A column
+    that a data frame lacks counts as missing. A frame with text, categories, booleans or dates goes through
+    `TableEncoder` first, and the features of one column are masked together.
 
     Parameters
     ----------
     estimator
         What is trained: trees, for example.
     shares
-        The shares of the cells that are blank in the copies, each in [0, 1). ``(0,)`` is the plain
-        estimator behind the imputer: one copy, with no blanks but those of the data. With few blanks it can
-        be the better one; let cross-validation choose, as in the example.
+        The shares of the cells that are masked in the copies, each in [0, 1). ``(0,)`` is the plain
+        estimator behind the imputer: one copy, in which nothing is masked. With few missing values it can
+        be better; let cross-validation choose, as in the example.
     copies
-        How many copies of the rows there are in all. The estimator takes them for rows: with five of them
+        The number of copies of the rows. To the estimator they are rows: with five of them
         ``min_samples_leaf=100`` of trees, ``alpha=5`` of Ridge and ``C=1/5`` of LogisticRegression are what
         20, 1 and 1 are without. An early stop that the estimator decides on rows of its own sees copies of
         its training rows: switch it off.
     fill
-        ``"conditional"`` or ``"nan"``: blanks stay NaN, for estimators that take it.
+        ``"conditional"``, or ``"nan"``, which leaves NaN to estimators that accept it.
     random_state
-        Decides which cells are blank. None is a fixed choice: two fits give the same model. The estimator's
-        own `random_state` is its own.
+        Decides which cells are masked. None is a fixed choice: two fits give the same model. The estimator
+        has a `random_state` of its own.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class MaskedTraining(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     >>> bool(half(model, X[300:], y[300:]) > 0.2)
     True
 
-    Whether training for blanks helps, cross-validation on training rows says, at the share that is served:
+    Cross-validation tells whether training for missing values helps, at the share that you expect:
 
     >>> grid = {"shares": [(0,), (0, 0.25, 0.5, 0.75)], "fill": ["conditional", "nan"]}
     >>> search = GridSearchCV(model, grid, cv=3, scoring=half).fit(X[:300], y[:300])
@@ -117,7 +117,7 @@ class MaskedTraining(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X
-            Rows of numbers, NaN where a cell is blank; or a data frame.
+            Rows of numbers, NaN where a value is missing; or a data frame.
         y
             Labels or targets.
         sample_weight
