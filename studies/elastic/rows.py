@@ -76,6 +76,7 @@ class Task:
     pool: int = 4096  # training rows
     length: int = 128  # tokens of a story
     tuning: int = 160  # steps of 32 rows that fine-tune MiniLM
+    settings: tuple[str, ...] = ()  # that are tried, where not all of them are
     first: int = 11  # of the seeds that judge: those before it judged earlier recipes
 
     def load(self, data: Path, cache: Path) -> Loaded:

@@ -154,7 +154,8 @@ class Study:
         What counts is the mean over sizes; each size alone has the best of these rates for itself. Settings
         are compared at the middle rate; rates go up and down by 3 until the best one is between two others.
         """
-        score = {setting: self._scores(name, setting, self.task.rate) for setting in SETTINGS[name]}
+        tried = [s for s in SETTINGS[name] if s in self.task.settings] or SETTINGS[name]
+        score = {setting: self._scores(name, setting, self.task.rate) for setting in tried}
         setting = max(score, key=lambda s: score[s].mean())
         rates = {self.task.rate: score[setting]}
         means = {self.task.rate: score[setting].mean()}

@@ -197,7 +197,6 @@ class _WithIntercept(RidgeModel):
 
     # The penalty needs to know which coordinate it looks at, so draws are applied to the whole point.
     sketched_gradient = Objective.sketched_gradient
-    at_shift = Objective.at_shift
     _solve = Objective._solve
 
 
