@@ -76,10 +76,13 @@ def _judge(network: str, results: Any) -> Iterator[Verdict]:
         difference = (ours[share] - alone).dropna()
         on_mean, everywhere = MARGINS[share]
         mean, sizes = difference.mean(axis=1), difference.mean()
-        error = mean.std(ddof=1) / np.sqrt(len(mean)) if len(mean) > 1 else np.nan
         holds = bool(mean.mean() >= -on_mean and sizes.min() >= -everywhere)
-        words = f"{mean.mean():+.4f} (standard error {error:.4f}), at its worst size {sizes.min():+.4f}"
-        yield Verdict(network, name, holds, f"{words}; {len(mean)} seeds")
+        error, seeds = "", "1 seed"
+        if len(mean) > 1:
+            error = f" (standard error {mean.std(ddof=1) / np.sqrt(len(mean)):.4f})"
+            seeds = f"{len(mean)} seeds"
+        words = f"{mean.mean():+.4f}{error}, at its worst size {sizes.min():+.4f}; {seeds}"
+        yield Verdict(network, name, holds, words)
     both = [ours[share] for share in (1.0, 0.7) if not ours[share].empty]
     if both and not given.empty:
         behind = [float(o[1.0].mean() - given["accuracy"].iloc[0]) for o in both]
