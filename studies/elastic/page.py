@@ -293,8 +293,11 @@ def draw(results: Any, times: Any) -> Any:
     """Accuracy against parameters: cut plainly, alone, and elastic with two budgets."""
     networks = [n for n in TASKS if n in set(results[results["contender"] == "ours"]["network"])]
     networks = networks or list(dict.fromkeys(results["network"]))
-    figure, axes = style.frames(1, len(networks), width=3.4, height=3.5)
-    for ax, name in zip(axes[0], networks, strict=True):
+    columns = min(3, len(networks))
+    figure, axes = style.frames(-(-len(networks) // columns), columns, width=3.4, height=3.1)
+    for ax in axes.flat[len(networks) :]:
+        ax.set_axis_off()
+    for ax, name in zip(axes.flat, networks, strict=False):
         test = results[(results["network"] == name) & (results["rows"] == "test")]
         given = test[test["contender"] == "given"]
         cut = test[(test["contender"] == "cut") & (test["setting"] == "activation")]
@@ -320,7 +323,8 @@ def draw(results: Any, times: Any) -> Any:
             )
         ax.set(title=TASKS[name].title, xlabel="Parameters (million)")
         ax.legend(fontsize="x-small", loc="lower right")
-    axes[0][0].set_ylabel("Test accuracy")
+    for row in axes:
+        row[0].set_ylabel("Test accuracy")
     return figure
 
 
