@@ -14,7 +14,7 @@ import mast
 from mast.errors import ArgumentError, DataError, NotExactError
 from mast.learn.fitting import SINGLE
 from mast.learn.softmax import Softmax
-from mast.objectives import penalties
+from mast.objectives import losses
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ class TestSeveralClasses:
         generator = np.random.default_rng(0)
         A, codes = generator.standard_normal((30, 4)), generator.integers(0, 3, 30)
         rates, x = generator.random(30), generator.standard_normal(12)
-        f = Softmax(A, codes, 3, rates, penalties.Ridge(0.3))
+        f = Softmax(A, codes, 3, rates, losses.Ridge(0.3))
         step = 1e-6 * np.eye(12)
         slopes = [(f.value(x + e) - f.value(x - e)) / 2e-6 for e in step]
         np.testing.assert_allclose(f.gradient(x), slopes, atol=1e-7)
@@ -181,9 +181,7 @@ class TestSeveralClasses:
             np.testing.assert_allclose([product(e) for e in np.eye(12)], columns, atol=1e-7)
             np.testing.assert_allclose(diagonal, np.diag(columns), atol=1e-7)
         rows = np.array([3, 8, 8])
-        terms = [
-            Softmax(A[[i]], codes[[i]], 3, 30 * rates[[i]], penalties.Ridge(0.3)).gradient(x) for i in rows
-        ]
+        terms = [Softmax(A[[i]], codes[[i]], 3, 30 * rates[[i]], losses.Ridge(0.3)).gradient(x) for i in rows]
         np.testing.assert_allclose(f.term_gradient(x, rows), np.mean(terms, axis=0), atol=1e-12)
         assert f.smoothness >= np.linalg.eigvalsh(f.hessian(x))[-1]
 
