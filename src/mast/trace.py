@@ -37,7 +37,7 @@ def trace_steps(steps: int, trace: str | int | Iterable[int]) -> list[int]:
     """The steps after which a run is measured, always with 0 and the last.
 
     "log" (the same grid for every length of run, so that a continued run measures where a long one
-    does), a number (every so many steps), or the steps themselves.
+    does), a number k (every k-th step), or the steps themselves.
 
     >>> trace_steps(20, "log")[-6:], trace_steps(10, 4)
     ([10, 12, 13, 15, 18, 20], [0, 4, 8, 10])

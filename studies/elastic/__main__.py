@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data-dir", type=Path, default=Path("../shared/data"), metavar="DIR")
     parser.add_argument("--network", choices=TASKS, action="append", help="one or more of them; default all")
     parser.add_argument("--only", choices=("cuts", *RIVALS, "ours"), action="append", help="these contenders")
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="at most so many")
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="at most N seeds")
     parser.add_argument("--publish", action="store_true", help="write numbers, page and figure into docs/")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
