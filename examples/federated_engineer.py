@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from mast.federated import Client, LocalGrid, MastStrategy, client, server_for
-from mast.nn.nodes import NetworkWorker, NodeRows, capacities_of, cross_entropy, scale_fronts, submodel_of
+from mast.nn.nodes import NetworkWorker, NodeRows, capacities_of, cross_entropy, scale_prefixes, submodel_of
 
 SHARES = [1.0, 0.5, 0.25, 0.125] * 2
 MEGABYTES = 12.0  # all clients together, both ways
@@ -40,7 +40,7 @@ def train(scheme: str) -> tuple[nn.Module, int]:
     shares = [SHARES[i] for i in clients]
     model = network()
     if scheme == "mast_balanced":
-        scale_fronts(model, scheme, shares)  # units that few clients hold begin small
+        scale_prefixes(model, scheme, shares)  # units that few clients hold begin small
     held = capacities_of(model, scheme, shares)
 
     def make(context: Context) -> Client:

@@ -34,7 +34,7 @@ from mast.nn.nodes import (
     VectorLayout,
     capacities_of,
     cross_entropy,
-    scale_fronts,
+    scale_prefixes,
 )
 from mast.randomness import Key, Purpose
 from mast.sketches import Nested, Sketch
@@ -160,7 +160,7 @@ def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: flo
     model = network(_design(dataset.name, size or 1.0), seed)
     own = [1.0 if size is not None and share >= size else share for share in shares(clients)]
     if scheme.scaled_start:
-        scale_fronts(model, scheme, own)
+        scale_prefixes(model, scheme, own)
     held = dict(zip(scheme.clients(own), capacities_of(model, scheme, own), strict=True))
     mine = [i for i in held if len(rows[i]) > 1]
     train = parts.train

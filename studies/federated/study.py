@@ -330,7 +330,7 @@ def choices(request: Request) -> list[str]:
         "own shares of the classes.",
         f"“{_title(SHARED)}”: a network of each size for all clients that can hold it, each for a fifth of "
         f"the bytes and with a rate of its own; “{_title(ALONE)}”: the same with all bytes for one size.",
-        "MAST's balanced fronts start from weights that mast.nn.nodes.scale_fronts has scaled, all others "
-        "from the usual ones.",
+        "MAST's balanced prefixes start from weights that mast.nn.nodes.scale_prefixes has scaled, all "
+        "others from the usual ones.",
         f"BatchNorm statistics are taken anew from {CALIBRATED} training rows for every submodel.",
     ]

@@ -1,6 +1,7 @@
 """The mean over those who held a coordinate, and the schemes that people know by name."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from mast.distributed import (
     stride_of,
 )
 from mast.distributed.schemes import SCHEMES
-from mast.errors import ArgumentError, NoGuaranteeError
+from mast.errors import ArgumentError, CheckpointError, NoGuaranteeError
 from mast.randomness import Key, normal
 
 SHARES = [1.0, 0.5, 0.25, 0.25]
@@ -39,7 +40,7 @@ def server_of(nodes, scheme, **options):
 
 
 def test_the_mean_is_over_those_who_held_a_coordinate():
-    """HeteroFL by hand: local steps on the front, then the mean of the weights; local steps are two."""
+    """HeteroFL by hand: local steps on the prefix, then the mean of the weights; local steps are two."""
     nodes = problems(scheme_of("heterofl").sketches(SHARES))
     server = server_of(nodes, scheme_of("heterofl"), local_steps=2)
     run_in_process(server, [ProblemWorker(p) for p in nodes], 1)
@@ -136,11 +137,11 @@ def test_prefixes_have_the_chances_of_their_clients():
 def test_units_that_few_hold_begin_small():
     """What a unit gives is multiplied by its chance, in the order in which clients hold units."""
     torch = pytest.importorskip("torch")
-    from mast.nn.nodes import VectorLayout, capacities_of, scale_fronts
+    from mast.nn.nodes import VectorLayout, capacities_of, scale_prefixes
 
     model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     before = copy.deepcopy(model)
-    scale_fronts(model, "mast_balanced", SHARES)
+    scale_prefixes(model, "mast_balanced", SHARES)
     factor = (model[2].weight / before[2].weight).detach()
     torch.testing.assert_close(factor[0], factor[1])
     assert torch.equal(model[0].weight, before[0].weight)
@@ -155,17 +156,17 @@ def test_units_that_few_hold_begin_small():
 
 def test_units_that_nobody_holds_begin_with_nothing():
     torch = pytest.importorskip("torch")
-    from mast.nn.nodes import scale_fronts, submodel_of
+    from mast.nn.nodes import scale_prefixes, submodel_of
 
     model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-    assert scale_fronts(model, "heterofl", [0.5, 0.5, 0.25]) == "1 weight was multiplied by 0 to 1"
+    assert scale_prefixes(model, "heterofl", [0.5, 0.5, 0.25]) == "1 weight was multiplied by 0 to 1"
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(submodel_of(model, "heterofl", 0.5)(x), model(x))  # the largest front is all
+    torch.testing.assert_close(submodel_of(model, "heterofl", 0.5)(x), model(x))  # the largest prefix is all
 
 
 @pytest.mark.parametrize("name", ["heterofl", "fjord", "mast_balanced", "mast_nested"])
 def test_what_a_client_runs_in_the_end_is_its_largest_prefix(name):
-    """Fronts lie in one another, and in training the client never holds more."""
+    """Prefixes lie in one another, and in training the client never holds more."""
     torch = pytest.importorskip("torch")
     from mast.nn.nodes import VectorLayout, capacities_of, submodel_of
 
@@ -181,8 +182,8 @@ def test_what_a_client_runs_in_the_end_is_its_largest_prefix(name):
     torch.testing.assert_close(half[1].running_mean, model[1].running_mean[where])
     capacity, x = capacities_of(model, name, [1, 0.5, 0.25])[1], VectorLayout(model).read(model)
     counts = {capacity.part(Key(0, step)).count for step in range(50)}
-    assert max(counts) == capacity.largest(Key(0)).count
-    assert set(capacity.part(Key(0)).gather(x)) <= set(capacity.largest(Key(1)).gather(x))
+    assert max(counts) == capacity.largest_part(Key(0)).count
+    assert set(capacity.part(Key(0)).gather(x)) <= set(capacity.largest_part(Key(1)).gather(x))
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -302,3 +303,22 @@ def test_a_part_is_never_more_than_the_smallest_client_holds(name, share, parts)
     held = [VectorCapacity(sketch, 120) for sketch in scheme_of(name).sketches([1, share])]
     assert [capacity.part(Key(0)).count for capacity in held] == [120 // parts] * 2
     assert 1 / parts <= share + 1e-9
+
+
+def test_checkpoints_of_the_first_titles_are_read(tmp_path):
+    """Prefixes were called fronts once, and a title is part of what a checkpoint must agree in."""
+    torch = pytest.importorskip("torch")
+    from mast.nn.nodes import capacities_of
+
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    scheme = scheme_of("mast_nested")
+    assert scheme.title == "MAST, nested prefixes"
+
+    def server(scheme):
+        capacities = capacities_of(model, scheme, [1, 0.5])
+        return Server(np.zeros(74), capacities, Participation(0, 2, stride_of(capacities)), step_size=0.1)
+
+    server(replace(scheme, title="MAST, nested fronts")).save(tmp_path / "old", {"kept": True})
+    assert server(scheme).load(tmp_path / "old") == {"kept": True}
+    with pytest.raises(CheckpointError, match="sketches"):
+        server(replace(scheme, title="MAST, fixed fronts")).load(tmp_path / "old")

@@ -183,7 +183,7 @@ def test_the_result_is_written_and_drawn(tmp_path):
 
 
 def test_clients_score_what_they_will_run():
-    """In training sizes are drawn; in the end every client has the largest front that it can hold."""
+    """In training sizes are drawn; in the end every client has the largest prefix that it can hold."""
     shares = [1, 0.5, 0.25]
     model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
     held = capacities_of(model, "mast_balanced", shares)

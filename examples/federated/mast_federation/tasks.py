@@ -136,9 +136,9 @@ class Network(Task):
         """Where the server starts; some schemes begin with small weights where few clients hold them."""
         model = self.model()
         if scheme is not None and scheme.scaled_start:
-            from mast.nn.nodes import scale_fronts
+            from mast.nn.nodes import scale_prefixes
 
-            scale_fronts(model, scheme, [float(text) for text in self.texts])
+            scale_prefixes(model, scheme, [float(text) for text in self.texts])
         return self.layout.read(model)
 
     def rows(self, node: int | None) -> tuple[Any, Any]:

@@ -28,22 +28,18 @@ from mast.distributed.nodes import (
     Worker,
     parse_sketch,
 )
-from mast.distributed.optimizers import SGD, Adam, Momentum, Optimizer, parse_optimizer
+from mast.distributed.optimizers import Optimizer, adam, momentum, parse_optimizer, sgd
 from mast.distributed.participation import Participation, stride_of
 from mast.distributed.schemes import Scheme, scheme_of
-from mast.distributed.server import Server, run_in_process
-from mast.distributed.state import ServerState
+from mast.distributed.server import Server, ServerState, run_in_process
 
 __all__ = [
-    "SGD",
     "SIZE",
     "VERSION",
-    "Adam",
     "Capacity",
     "Header",
     "Message",
     "MessageKind",
-    "Momentum",
     "Optimizer",
     "Part",
     "Participation",
@@ -53,10 +49,13 @@ __all__ = [
     "ServerState",
     "VectorCapacity",
     "Worker",
+    "adam",
     "digest_of_run",
+    "momentum",
     "parse_optimizer",
     "parse_sketch",
     "run_in_process",
     "scheme_of",
+    "sgd",
     "stride_of",
 ]  # fmt: skip

@@ -40,8 +40,6 @@ class Part:
         What the node's worker needs of the draw.
     pieces
         The views of a vector that `kept` takes; the vector itself by default.
-    release
-        Called when the part is not needed any more, so that its memory may be used for another one.
     scales
         For nodes that are sent S x and train it as it is: what S scales by, which is undone in `add`.
     """
@@ -51,13 +49,12 @@ class Part:
         kept: Draw | ModelDraw[Draw],
         draw: Any,
         pieces: Callable[[Values], Any] | None = None,
-        release: Callable[[Part], None] | None = None,
         scales: ModelDraw[Draw] | None = None,
     ) -> None:
         self.kept: Any = kept
         self.draw = draw
         self.count = kept.count
-        self._pieces, self._release, self._scales = pieces, release, scales
+        self._pieces, self._scales = pieces, scales
 
     def _of(self, x: Values) -> Any:
         return x if self._pieces is None else self._pieces(x)
@@ -84,11 +81,6 @@ class Part:
         """held += weight on the kept coordinates, whatever they are scaled by."""
         self.kept.add(self._of(held), np.ones(self.count, dtype=held.dtype), weight)
 
-    def release(self) -> None:
-        """The part is not needed any more."""
-        if self._release is not None:
-            self._release(self)
-
 
 class Capacity(ABC):
     """What a node can hold: a distribution of parts. Both sides build it from the same few words.
@@ -111,7 +103,7 @@ class Capacity(ABC):
     def part(self, key: Key) -> Part:
         """What the draw named by `key` keeps."""
 
-    def largest(self, key: Key) -> Part:
+    def largest_part(self, key: Key) -> Part:
         """What the node runs when x is trained: another draw; of prefixes of several sizes, the largest."""
         return self.part(key)
 
@@ -120,7 +112,8 @@ class Capacity(ABC):
         if not self._fingerprint:
             everything = np.arange(self.dim, dtype=np.float64)
             kept = [self.part(key).gather(everything) for key in _PROBES]
-            self._fingerprint = files.digest(self.label, self.model, self.dim, *kept)
+            label = self.label.replace("prefixes", "fronts")  # as the first checkpoints called them
+            self._fingerprint = files.digest(label, self.model, self.dim, *kept)
         return self._fingerprint
 
 
@@ -212,14 +205,12 @@ class VectorCapacity(Capacity):
 
     def part(self, key: Key) -> Part:
         """The coordinates that the draw keeps, ascending; all of them if S is a general matrix."""
-        return self._kept(self.sketch, key)
+        draw = self.sketch.sample(self.dim, key)
+        return Part(draw, draw)
 
-    def largest(self, key: Key) -> Part:
+    def largest_part(self, key: Key) -> Part:
         """The same; of prefixes of several sizes, the largest."""
-        return self._kept(largest_prefix(self.sketch), key)
-
-    def _kept(self, sketch: Sketch, key: Key) -> Part:
-        draw = sketch.sample(self.dim, key)
+        draw = largest_prefix(self.sketch).sample(self.dim, key)
         return Part(draw, draw)
 
 

@@ -7,9 +7,8 @@ is in `arrays`, so that a checkpoint continues bit for bit.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,119 +19,116 @@ from mast.support.checks import Indices, check_number, check_positive
 EXAMPLES = "sgd, momentum, momentum:0.9, adam, adam:0.9:0.999"
 
 
-class Optimizer(ABC):
-    """x <- x - step_size * direction(h)."""
+@dataclass
+class Optimizer:
+    """x <- x - step_size * direction(h): `sgd`, `momentum` and `adam` make one.
 
-    name: ClassVar[str]
-    #: x <- x - step_size h and nothing else, so that each answer can be subtracted as it comes
-    plain: ClassVar[bool] = False
-    #: the names of the vectors that it remembers, which are 0 at first
-    memory: ClassVar[tuple[str, ...]] = ()
+    Attributes
+    ----------
+    name, numbers : how it is spelled.
+    update : ``update(x, h, step_size, t, **arrays)`` changes x and the arrays; it may overwrite h.
+    memory : the names of the vectors that it remembers, which are 0 at first.
+    arrays : these vectors.
+    """
 
-    def __init__(self) -> None:
-        self.numbers: tuple[float, ...] = ()
-        self.arrays: dict[str, Values] = {}
+    name: str
+    update: Callable[..., None]
+    numbers: tuple[float, ...] = ()
+    memory: tuple[str, ...] = ()
+    arrays: dict[str, Values] = field(default_factory=dict)
 
-    def start(self, x: Values) -> None:
-        """Make the memory for a vector like x."""
-        self.arrays = {name: np.zeros_like(x) for name in self.memory}
-
-    @abstractmethod
-    def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
-        """Change x; t counts from 0. `h` may be overwritten."""
-
-    def step_at(self, places: Indices, x: Values, h: Values, step_size: float, t: int) -> None:
-        """The same at some coordinates, of which h is made: the others, and what is remembered of them, stay.
-
-        >>> x, optimizer = np.zeros(3), SGD()
-        >>> optimizer.step_at(np.array([0, 2]), x, np.array([1.0, 2.0]), 0.5, 0)
-        >>> x
-        array([-0.5,  0. , -1. ])
-        """
-        if places.size == x.size:
-            self.step(x, h, step_size, t)
-            return
-        some, arrays = x[places], self.arrays
-        self.arrays = {name: array[places] for name, array in arrays.items()}
-        self.step(some, h, step_size, t)
-        x[places] = some
-        for name, array in arrays.items():
-            array[places] = self.arrays[name]
-        self.arrays = arrays
+    @property
+    def plain(self) -> bool:
+        """Whether it is x <- x - step_size h and nothing else: then each answer is subtracted as it comes."""
+        return self.name == "sgd"
 
     @property
     def label(self) -> str:
         """How it is spelled, with its numbers."""
         return ":".join([self.name, *map(repr, self.numbers)])
 
-
-class SGD(Optimizer):
-    """x <- x - g h."""
-
-    name = "sgd"
-    plain = True
+    def start(self, x: Values) -> None:
+        """Make the memory for a vector like x."""
+        self.arrays = {name: np.zeros_like(x) for name in self.memory}
 
     def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
-        """One step."""
+        """Change x; t counts from 0. `h` may be overwritten."""
+        self.update(x, h, step_size, t, **self.arrays)
+
+    def step_at(self, places: Indices, x: Values, h: Values, step_size: float, t: int) -> None:
+        """The same at some coordinates, of which h is made: the others, and what is remembered of them, stay.
+
+        >>> x, optimizer = np.zeros(3), sgd()
+        >>> optimizer.step_at(np.array([0, 2]), x, np.array([1.0, 2.0]), 0.5, 0)
+        >>> x
+        array([-0.5,  0. , -1. ])
+        """
+        whole = {"x": x, **self.arrays}
+        some = {name: array[places] for name, array in whole.items()}
+        self.update(h=h, step_size=step_size, t=t, **some)
+        for name, array in whole.items():
+            array[places] = some[name]
+
+
+def sgd() -> Optimizer:
+    """x <- x - g h."""
+
+    def update(x: Values, h: Values, step_size: float, t: int) -> None:
         h *= x.dtype.type(step_size)
         x -= h
 
+    return Optimizer("sgd", update)
 
-class Momentum(Optimizer):
+
+def momentum(beta: float = 0.9) -> Optimizer:
     """m <- beta m + h, x <- x - g m (Polyak's heavy ball, as torch.optim.SGD has it).
 
-    >>> x, optimizer = np.zeros(1), Momentum(0.5)
+    >>> x, optimizer = np.zeros(1), momentum(0.5)
     >>> optimizer.start(x)
     >>> for t in range(2):
     ...     optimizer.step(x, np.array([1.0]), 0.1, t)
     >>> x
     array([-0.25])
     """
+    beta = check_number("momentum's beta", beta, least=0, below=1)
 
-    name = "momentum"
-    memory = ("m",)
+    def update(x: Values, h: Values, step_size: float, t: int, m: Values) -> None:
+        m *= x.dtype.type(beta)
+        m += h
+        np.multiply(m, x.dtype.type(step_size), out=h)
+        x -= h
 
-    def __init__(self, beta: float = 0.9) -> None:
-        super().__init__()
-        self.numbers = (check_number("momentum's beta", beta, least=0, below=1),)
-
-    def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
-        """One step."""
-        from mast.distributed import kernels
-
-        kind = x.dtype.type
-        kernels.momentum(x, h, self.arrays["m"], kind(self.numbers[0]), kind(step_size))
+    return Optimizer("momentum", update, (beta,), ("m",))
 
 
-class Adam(Optimizer):
+def adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Optimizer:
     """Adam (Kingma and Ba, 2015) with its bias correction, as torch.optim.Adam has it.
 
-    >>> x, optimizer = np.zeros(2), Adam()
+    >>> x, optimizer = np.zeros(2), adam()
     >>> optimizer.start(x)
     >>> optimizer.step(x, np.array([3.0, -5.0]), 0.1, 0)
     >>> x.round(6)
     array([-0.1,  0.1])
     """
+    beta1, beta2 = (check_number("adam's beta", beta, least=0, below=1) for beta in (beta1, beta2))
+    epsilon = check_positive("adam's epsilon", epsilon)
 
-    name = "adam"
-    memory = ("m", "s")
+    def update(x: Values, h: Values, step_size: float, t: int, m: Values, s: Values) -> None:
+        number = x.dtype.type  # plain floats would widen float32
+        m *= number(beta1)
+        m += number(1 - beta1) * h
+        s *= number(beta2)
+        h *= h
+        h *= number(1 - beta2)
+        s += h
+        np.sqrt(s, out=h)
+        h /= number(math.sqrt(1 - beta2 ** (t + 1)))
+        h += number(epsilon)
+        np.divide(m, h, out=h)
+        h *= number(step_size / (1 - beta1 ** (t + 1)))
+        x -= h
 
-    def __init__(self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
-        super().__init__()
-        betas = [check_number("adam's beta", beta, least=0, below=1) for beta in (beta1, beta2)]
-        self.numbers = (*betas, check_positive("adam's epsilon", epsilon))
-
-    def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
-        """One step."""
-        from mast.distributed import kernels
-
-        beta1, beta2, epsilon = self.numbers
-        root, rate = math.sqrt(1 - beta2 ** (t + 1)), step_size / (1 - beta1 ** (t + 1))
-        numbers = map(x.dtype.type, (beta1, 1 - beta1, beta2, 1 - beta2, root, epsilon, rate))
-        kernels.adam(x, h, self.arrays["m"], self.arrays["s"], tuple(numbers))
-
-
-_KINDS: dict[str, Callable[..., Optimizer]] = {kind.name: kind for kind in (SGD, Momentum, Adam)}
+    return Optimizer("adam", update, (beta1, beta2, epsilon), ("m", "s"))
 
 
 def parse_optimizer(text: str | Optimizer) -> Optimizer:
@@ -148,7 +144,8 @@ def parse_optimizer(text: str | Optimizer) -> Optimizer:
         numbers = [float(word) for word in words]
     except ValueError:
         raise ArgumentError(f"the optimizer {text!r} has a bad number; examples are {EXAMPLES}") from None
+    known: dict[str, Callable[..., Optimizer]] = {"sgd": sgd, "momentum": momentum, "adam": adam}
     try:
-        return _KINDS[name](*numbers)
+        return known[name](*numbers)
     except (KeyError, TypeError):  # no such name, or too many numbers
         raise ArgumentError(f"unknown server optimizer {text!r}; examples are {EXAMPLES}") from None

@@ -29,7 +29,7 @@ class Scheme:
     aggregation: str = "mean"
     coupling: str = "independent"
     whole_only: bool = False  #: clients that cannot hold everything are left out
-    scaled_start: bool = False  #: fresh weights are meant to go through `mast.nn.nodes.scale_fronts` first
+    scaled_start: bool = False  #: fresh weights are meant to go through `mast.nn.nodes.scale_prefixes` first
 
     def clients(self, shares: Sequence[float]) -> list[int]:
         """The numbers of the clients that can take part."""
@@ -99,7 +99,6 @@ def _checked(shares: Sequence[float]) -> list[float]:
     return [check_number("a client's share", share, above=0, most=1) for share in shares]
 
 
-#: a title is part of a capacity's label, and so of checkpoints: there a prefix is called a front
 SCHEMES = {
     scheme.name: scheme
     for scheme in (
@@ -112,9 +111,9 @@ SCHEMES = {
         Scheme("mast_random", "MAST, random units", "random", "unbiased"),
         Scheme("mast_rolling", "MAST, rolling windows", "window", "unbiased"),
         Scheme("mast_parts", "MAST, disjoint parts", "part", "unbiased", "disjoint"),
-        Scheme("mast_fixed", "MAST, fixed fronts", "prefix", "unbiased"),
-        Scheme("mast_nested", "MAST, nested fronts", "prefixes", "unbiased"),
-        Scheme("mast_balanced", "MAST, balanced fronts", "balanced prefixes", scaled_start=True),
+        Scheme("mast_fixed", "MAST, fixed prefixes", "prefix", "unbiased"),
+        Scheme("mast_nested", "MAST, nested prefixes", "prefixes", "unbiased"),
+        Scheme("mast_balanced", "MAST, balanced prefixes", "balanced prefixes", scaled_start=True),
     )
 }
 

@@ -19,16 +19,48 @@ from mast.distributed.messages import Header, Message, MessageKind, Values, chec
 from mast.distributed.nodes import Capacity, Part, Worker
 from mast.distributed.optimizers import Optimizer, parse_optimizer
 from mast.distributed.participation import Participation
-from mast.distributed.state import ServerState
 from mast.errors import ArgumentError, CheckpointError, DataError
 from mast.randomness import LAYOUT, Key
 from mast.support import files
+from mast.support.checkpoint import Checkpoint, check_fields, fill_arrays
 from mast.support.checks import check_choice, check_int, check_positive
 from mast.theory import Guarantee
 
 LARGE = 1 << 20  # values, from which on looking at them takes a tenth of the round, ...
 SELDOM = 8  # ... so it is done in one of these rounds: what is not finite does not go away
 AGGREGATIONS = ("unbiased", "mean")
+#: the numbers of a checkpoint, and their types
+NUMBERS: dict[str, tuple[type, ...]] = {"round": (int,), "seconds": (int, float), "extra": (dict,)}
+#: what is counted for each node: bytes, messages and values to it, bytes and answers from it
+COUNTS = ("received", "asked", "values", "sent", "answered")
+
+
+class ServerState:
+    """All that the rest of a run depends on, and nothing else: what a checkpoint holds.
+
+    Attributes
+    ----------
+    x : the point.
+    t : rounds done.
+    seconds : how long they took.
+    received, asked, values : bytes, messages and values to each node.
+    sent, answered : bytes and answers from each node.
+    """
+
+    def __init__(self, x0: Values, optimizer: Optimizer, nodes: int) -> None:
+        self.x: Values = np.array(x0, dtype=checked_dtype(np.asarray(x0).dtype))
+        if self.x.ndim != 1:
+            raise ArgumentError(f"x0 must be a vector, got shape {self.x.shape}")
+        self.optimizer = optimizer
+        optimizer.start(self.x)
+        self.t, self.seconds = 0, 0.0
+        counts = np.zeros((len(COUNTS), nodes), dtype=np.int64)
+        self.received, self.asked, self.values, self.sent, self.answered = counts
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays by their names in a checkpoint; the optimizer's are among them."""
+        memory = {f"optimizer_{name}": array for name, array in self.optimizer.arrays.items()}
+        return {"x": self.x, **{name: getattr(self, name) for name in COUNTS}} | memory
 
 
 class Server:
@@ -222,9 +254,9 @@ class Server:
         """
         if step:
             self.answers.step(self.x, self.step_size * self.decay, self.t)
-        for t, node in list(self._parts):
+        for t, node in list(self._parts):  # a copy: another thread may be making the next round's
             if t == self.t:
-                self._parts.pop((t, node)).release()
+                del self._parts[t, node]
         self.state.t += 1
         self._last = -1
 
@@ -234,16 +266,23 @@ class Server:
         """Write a checkpoint: the old one stays until the new one is whole. `extra` (JSON) comes back."""
         if self._last >= 0:
             raise CheckpointError(f"round {self.t} is under way: a checkpoint is made between rounds")
-        self.state.save(path, self.identity(), extra or {})
+        numbers = {"round": self.t, "seconds": self.state.seconds, "extra": dict(extra or {})}
+        Checkpoint(path, "server", self.identity()).write(numbers, self.state.arrays())
 
     def load(self, path: str | Path) -> dict[str, Any] | None:
         """Continue from a file if there is one; returns its `extra`, or None."""
-        extra = self.state.load(path, self.identity())
-        if extra is not None:
-            self._last = -1
-            self.answers.clear()
-            self._parts.clear()
-        return extra
+        there = files.as_path("checkpoint", path).exists()
+        stored = Checkpoint(path, "server", self.identity()).read() if there else None
+        if stored is None:
+            return None
+        numbers, arrays = stored
+        check_fields(numbers, NUMBERS, str(path))
+        fill_arrays(self.state.arrays(), arrays)
+        self.state.t, self.state.seconds = numbers["round"], float(numbers["seconds"])
+        self._last = -1
+        self.answers.clear()
+        self._parts.clear()
+        return dict(numbers["extra"])
 
     def identity(self) -> dict[str, str]:
         """What must agree for a checkpoint to continue a run, field by field."""

@@ -50,7 +50,7 @@ def server_for(
     scheme
         A scheme by its name, such as "heterofl": it says what a share holds, and decides `coupling` and
         `aggregation`. For shares "mast_balanced" is assumed, the best that was measured where bytes are
-        few; scale a fresh model by `mast.nn.nodes.scale_fronts` first. For long runs take "mast_nested".
+        few; scale a fresh model by `mast.nn.nodes.scale_prefixes` first. For long runs take "mast_nested".
         Workers get the same from `mast.nn.nodes.capacities_of`.
     example
         A batch as the module is called with, to find its units; guessed for MLPs and networks for images.

@@ -135,7 +135,7 @@ def test_what_cannot_be_guessed_says_example():
 
 
 def test_the_doors_of_federations_take_the_example_that_the_error_asks_for():
-    from mast.nn.nodes import capacities_of, capacity_of, scale_fronts, submodel_of
+    from mast.nn.nodes import capacities_of, capacity_of, scale_prefixes, submodel_of
 
     words, shares = torch.randint(30, (5, 3)), [1, 0.5]
     whole = sum(p.numel() for p in Words().parameters())
@@ -149,7 +149,7 @@ def test_the_doors_of_federations_take_the_example_that_the_error_asks_for():
         with pytest.raises(mast.MastError, match="pass example="):
             call()
         assert call(example=words) < whole
-    assert "multiplied" in scale_fronts(Words(), "heterofl", shares, example=words)
+    assert "multiplied" in scale_prefixes(Words(), "heterofl", shares, example=words)
     pytest.importorskip("flwr", reason="mast.federated needs Flower")
     from mast.federated import server_for
 

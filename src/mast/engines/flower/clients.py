@@ -118,7 +118,7 @@ def answer_evaluate(make: Make, message: Message, context: Context) -> Message:
     records: dict[str, Any] = {}
     for i, asked in enumerate(unpack_messages(message.content)):
         _check_node(asked.header.node, context)
-        part = client.worker.capacity.largest(asked.header.key)
+        part = client.worker.capacity.largest_part(asked.header.key)
         client.worker.part_of(open_sealed(asked, client.worker), part)
         records[f"{METRICS}-{i}"] = metric_record(score(client, part, asked.values))
     return Message(RecordDict(records), reply_to=message)

@@ -239,7 +239,7 @@ class MastStrategy(Strategy):
         """A client's submodel to score: of a draw that training never uses, or its largest."""
         server, capacity = self.server, self.server.capacities[node]
         key = server.participation.submodel_key(draw, node)
-        part = capacity.largest(key)
+        part = capacity.largest_part(key)
         message = ServerMessage(server.header(node, part, key))
         part.gather(server.x, message.values)
         return seal(message, capacity)

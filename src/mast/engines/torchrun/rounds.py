@@ -79,7 +79,6 @@ class WorkerRank:
         if message.header.node != node:
             raise DataError(f"node {node} got a message for node {message.header.node}")
         answer = answer_in(self.buffers.take((node, "out"), message.size), self.workers[node], message, part)
-        part.release()
         return self.wire.send(answer.buffer, 0, node)
 
 

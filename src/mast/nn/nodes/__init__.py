@@ -5,7 +5,7 @@ from mast.nn.nodes.capacities import (
     WeightCapacity,
     capacities_of,
     capacity_of,
-    scale_fronts,
+    scale_prefixes,
     submodel_of,
 )
 from mast.nn.nodes.models import VectorLayout, module_identity
@@ -13,6 +13,6 @@ from mast.nn.nodes.worker import NetworkWorker, NodeRows, cross_entropy, mean_sq
 
 __all__ = [
     "NetworkWorker", "NodeRows", "UnitCapacity", "VectorLayout", "WeightCapacity", "capacities_of",
-    "capacity_of", "cross_entropy", "mean_squares", "module_identity", "scale_fronts", "submodel_of",
+    "capacity_of", "cross_entropy", "mean_squares", "module_identity", "scale_prefixes", "submodel_of",
     "torch_seeded",
 ]  # fmt: skip

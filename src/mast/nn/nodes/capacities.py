@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numba import njit, uint64
 from torch import nn
 
 from mast.distributed.nodes import Capacity, Part
@@ -28,8 +28,8 @@ from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
 from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, ModelDraw
 from mast.sketches.independent import Entry
+from mast.support.philox import words
 
-_WORTH_KEEPING = 1 << 14  # positions
 _ON_CPU = torch.empty(0, dtype=torch.float64)
 
 
@@ -78,7 +78,7 @@ def capacities_of(
     return [made[share] for share in own]
 
 
-def scale_fronts(
+def scale_prefixes(
     model: nn.Module, scheme: Scheme | str, shares: Sequence[float], *, example: Any = None
 ) -> str:
     """Scale fresh weights in place for a scheme of prefixes, on the server, and say what was done.
@@ -87,7 +87,7 @@ def scale_fronts(
     that few clients train thus begin small, and do not drown what the many have learned in noise.
 
     >>> model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> scale_fronts(model, "heterofl", [1, 0.5, 0.5, 0.25])
+    >>> scale_prefixes(model, "heterofl", [1, 0.5, 0.5, 0.25])
     '1 weight was multiplied by 0.25 to 1'
     """
     scheme = scheme_of(scheme) if isinstance(scheme, str) else scheme
@@ -117,7 +117,7 @@ def submodel_of(
     """
     (capacity,) = capacities_of(model, scheme, [share], example=example)
     layout = VectorLayout(model)
-    part = capacity.largest(key)
+    part = capacity.largest_part(key)
     held = SmallModel(model, layout, keeps_statistics=True)
     return held.module(part, part.gather(layout.read(model))).eval()
 
@@ -150,13 +150,12 @@ class WeightCapacity(Capacity):
         self.stride = sketch.stride
         self.label = f"{repr(sketch).strip('<>')}, single weights"
         self.model = made_of(model, self.layout)
-        self._memory: list[NDArray[Any]] = []  # lent to the positions of one part after the other
         self._number = {w.name: i for i, w in enumerate(self.weights)}
 
     def part(self, key: Key) -> Part:
         """The weights that the draw keeps."""
         kept = ModelDraw({name: self._kept(name, key) for name in self.layout.slices})
-        return Part(kept, kept, self.layout.arrays, self._release)
+        return Part(kept, kept, self.layout.arrays)
 
     def _kept(self, name: str, key: Key) -> Draw:
         number = self._number.get(name)
@@ -169,28 +168,12 @@ class WeightCapacity(Capacity):
 
     def _mask_entries(self, entry: Entry, number: int, key: Key) -> DiagonalDraw:
         """The positions that a mask keeps, without the mask; `bound.kept` is the readable form."""
-        from mast.nn.nodes import kernels
-
         shape, n = self.weights[number].shape, self.weights[number].count
-        words = self.bound.key_of(number, key).words(Purpose.MASK)
+        of_mask = self.bound.key_of(number, key).words(Purpose.MASK)
         # torch takes no narrow positions, and those of a vector are handed to it as they are
-        memory = self._lent(n + kernels.ROOM, np.uint32 if n < 1 << 32 and len(shape) > 1 else np.int64)
-        count = int(kernels.kept_positions(words, np.uint64(entry.threshold), n, memory))
-        return DiagonalDraw(shape, memory[:count], entry.scale)
-
-    def _lent(self, size: int, kind: Any) -> NDArray[Any]:
-        """Memory for positions: that of a part which is gone, or new, which comes as it is filled."""
-        for i, memory in enumerate(self._memory):
-            if memory.size == size and memory.dtype == kind:
-                return self._memory.pop(i)
-        return np.empty(size, dtype=kind)
-
-    def _release(self, part: Part) -> None:
-        """Take the memory of long lists of positions back."""
-        for kept in part.draw.values():
-            listed = isinstance(kept, DiagonalDraw) and kept.count > _WORTH_KEEPING
-            if listed and kept.indices.base is not None:
-                self._memory.append(kept.indices.base)
+        out = np.empty(n + ROOM, np.uint32 if n < 1 << 32 and len(shape) > 1 else np.int64)
+        count = int(kept_positions(of_mask, np.uint64(entry.threshold), n, out))
+        return DiagonalDraw(shape, out[:count], entry.scale)
 
 
 class UnitCapacity(Capacity):
@@ -235,8 +218,8 @@ class UnitCapacity(Capacity):
             find_units(model, sketch, keep, where, example=example) if like is None else like.unit_map
         )
         self.bound = self.unit_map.bind(sketch)
-        front = largest_prefix(sketch)
-        self._front = self.bound if front is sketch else self.unit_map.bind(front)
+        largest = largest_prefix(sketch)
+        self._largest = self.bound if largest is sketch else self.unit_map.bind(largest)
         self.stride = sketch.stride
         self.label = repr(sketch).strip("<>") + ", own weights" * own_weights
         self.model = made_of(model, self.layout) if like is None else like.model
@@ -245,9 +228,9 @@ class UnitCapacity(Capacity):
         """The slices that the draw leaves of the trainable parameters."""
         return self._kept(self.bound.draw(key))
 
-    def largest(self, key: Key) -> Part:
+    def largest_part(self, key: Key) -> Part:
         """The same; of prefixes of several sizes, the largest."""
-        return self._kept(self._front.draw(key))
+        return self._kept(self._largest.draw(key))
 
     def _kept(self, draw: UnitDraw) -> Part:
         cut = self.unit_map.cut(draw)
@@ -260,3 +243,41 @@ class UnitCapacity(Capacity):
     def _trained(self, cut: Cut) -> ModelDraw[Draw]:
         """What is kept of the parameters that are trained."""
         return ModelDraw({n: kept for n, kept in cut.parameters.items() if n in self.layout.slices})
+
+
+# ---- the positions that a Bernoulli draw keeps, compiled: without the mask and without branches -----------
+
+_PIECE = 4096  # coordinates whose mask is made at once, a multiple of 8
+ROOM = 8  #: entries that `kept_positions` needs beyond the last position
+_BITS = np.arange(256)[:, None] >> np.arange(8) & 1
+_COUNT = _BITS.sum(axis=1).astype(np.uint64)  # of the bits of a byte
+# the places of a byte's ones, then those of its zeros: eight entries per byte
+_PLACES = np.argsort(1 - _BITS, axis=1, kind="stable").astype(np.uint32).reshape(-1)
+_PACK = np.uint64(0x0102040810204080)  # times eight bytes of 0 or 1: their bits, in the highest byte
+
+
+@njit(cache=True, nogil=True)
+def kept_positions(key: Any, threshold: Any, n: int, out: Any) -> Any:
+    """Fill `out` (of at least n + ROOM entries) with the i < n whose word is below the threshold; how many.
+
+    Like ``np.flatnonzero(randomness.bernoulli(key, threshold, 0, n))``. The mask is made in small pieces,
+    several words at once; then the positions of a byte of it are looked up and written together, so that
+    there is hardly a branch that the processor could guess wrong.
+    """
+    kept = np.empty(_PIECE, dtype=np.uint8)
+    eights = kept.view(np.uint64)
+    count = uint64(0)  # unsigned: indices that might be negative take twice as long
+    for first in range(0, n, _PIECE):
+        words(key, threshold, first, kept)
+        if n - first < _PIECE:
+            kept[n - first :] = 0
+        for q in range(min(_PIECE, n - first + 7) >> 3):
+            byte = (eights[q] * _PACK) >> uint64(56)
+            row, base = byte << uint64(3), first + 8 * q
+            for r in range(4):
+                out[count + uint64(r)] = base + _PLACES[row + uint64(r)]
+            if _COUNT[byte] > uint64(4):
+                for r in range(4, 8):
+                    out[count + uint64(r)] = base + _PLACES[row + uint64(r)]
+            count += _COUNT[byte]
+    return count

@@ -1,4 +1,4 @@
-"""The positions of kept weights beside what NumPy says, and the memory that holds them."""
+"""The positions of kept weights beside what NumPy says, and beside the draw of a sketch."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,8 @@ from torch import nn  # noqa: E402
 
 import mast  # noqa: E402
 from mast import randomness  # noqa: E402
-from mast.nn.nodes import capacity_of, kernels  # noqa: E402
+from mast.nn.nodes import capacity_of  # noqa: E402
+from mast.nn.nodes.capacities import ROOM, kept_positions  # noqa: E402
 from mast.nn.tensors.bound import bind  # noqa: E402
 from mast.randomness import Key, Purpose  # noqa: E402
 
@@ -21,8 +22,8 @@ def test_positions(n, keep, kind):
     threshold = randomness.threshold(keep)
     for seed in range(5):
         key = Key(seed, 7, 3, 11)
-        out = np.full(n + kernels.ROOM, 12345678, dtype=kind)
-        count = kernels.kept_positions(key.words(Purpose.MASK), np.uint64(threshold), n, out)
+        out = np.full(n + ROOM, 12345678, dtype=kind)
+        count = kept_positions(key.words(Purpose.MASK), np.uint64(threshold), n, out)
         expected = np.flatnonzero(randomness.bernoulli(key, threshold, 0, n))
         assert out[:count].tolist() == expected.tolist()
 
@@ -31,22 +32,9 @@ def test_parts_are_what_the_drawing_says():
     model = nn.Sequential(nn.Linear(300, 70), nn.Linear(70, 3))
     capacity = capacity_of(model, "bernoulli:.3")
     drawing = bind(mast.Bernoulli(0.3), capacity.weights)
-    for seed in range(6):  # memory is lent again and again
+    for seed in range(6):
         part = capacity.part(Key(seed))
         for number, name in enumerate(("0.weight", "1.weight")):
             expected = drawing.kept(number, Key(seed), torch.empty(0))
             assert part.kept[name].positions.tolist() == expected.positions.tolist()
             assert part.kept[name].scales == expected.scales
-        part.release()
-
-
-def test_released_memory_is_not_that_of_a_living_part():
-    model = nn.Sequential(nn.Linear(400, 200), nn.Linear(200, 3))
-    capacity = capacity_of(model, "bernoulli:.4")
-    first, second = capacity.part(Key(0)), capacity.part(Key(1))
-    living = second.kept["0.weight"].indices
-    before = living.tolist()
-    first.release()
-    third = capacity.part(Key(2))
-    assert living.tolist() == before
-    assert not np.shares_memory(living, third.kept["0.weight"].indices)
