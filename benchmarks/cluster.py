@@ -69,7 +69,7 @@ def _rounds(wire) -> dict[str, float]:  # type: ignore[no-untyped-def]
     import torch.distributed as dist
 
     from mast.distributed import Participation, Server, Worker
-    from mast.engines.torchrun.rounds import ServerRank, WorkerRank
+    from mast.engines.torchrun.run import ServerRank, serve_nodes
     from mast.nn.nodes import capacity_of
 
     class Echo(Worker):
@@ -89,22 +89,19 @@ def _rounds(wire) -> dict[str, float]:  # type: ignore[no-untyped-def]
         capacity = capacity_of(model, text)
         participation = Participation(0, RANKS)
         workers = {wire.rank: Echo(capacity)}
-        if wire.rank == 0:
-            server = Server(np.zeros(dim, np.float32), [capacity] * RANKS, participation, step_size=1e-3)
-            engines[name] = (ServerRank(wire, server, workers, range(RANKS)), capacity)
-        else:
-            engines[name] = (WorkerRank(wire, participation, workers, 4), capacity)
+        server = Server(np.zeros(dim, np.float32), [capacity] * RANKS, participation, step_size=1e-3)
+        engines[name] = ServerRank(wire, server, workers, range(RANKS))
     done = 0
     for turn in range(TURNS):
-        for name, (engine, capacity) in engines.items():
+        for name, engine in engines.items():
             dist.barrier()
             if wire.rank == 0:
                 with engine.announced(done + 3):
                     while engine.server.should_continue(done + 3):
                         note(name, engine.round()[0])
             else:
-                engine.serve(done, done + 3)
-            note(f"{name} node", _own_work(capacity, model, turn, dist.barrier))
+                serve_nodes(wire, engine.server, engine.workers, done, done + 3)
+            note(f"{name} node", _own_work(engine.server.capacities[0], model, turn, dist.barrier))
         done += 3
         for _ in range(3):
             dist.barrier()
@@ -144,10 +141,10 @@ def _wire_time(wire, dim: int) -> float:  # type: ignore[no-untyped-def]
         coming = [wire.receive(buffers[r], r, r) for r in others]
         going = [wire.send(buffers[RANKS + r], r, r) for r in others]
         for work in (*coming, *going):
-            work.wait()
+            work()
     else:
-        wire.receive(buffers[0], 0, wire.rank).wait()
-        wire.send(buffers[0], 0, wire.rank).wait()
+        wire.receive(buffers[0], 0, wire.rank)()
+        wire.send(buffers[0], 0, wire.rank)()
     return time.perf_counter() - begun
 
 

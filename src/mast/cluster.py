@@ -29,8 +29,8 @@ except ImportError as error:
     raise ImportError('mast.cluster needs PyTorch: pip install "mast-train[cluster]"') from error
 
 from mast.distributed import ProblemWorker
+from mast.engines.servers import cluster_server_for as server_for
 from mast.engines.torchrun.run import run
-from mast.engines.torchrun.servers import server_for
 from mast.engines.torchrun.wire import LostRankError, my_nodes
 from mast.nn.nodes import NetworkWorker
 

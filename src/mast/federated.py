@@ -1,7 +1,7 @@
 """Federated training on Flower: every client trains the submodel that it can hold.
 
 The method, its messages and the work of server and clients are those of `mast.distributed`; Flower
-carries them, in simulation (``flwr run``) and between machines (SuperLink and SuperNodes) alike. A client is
+carries them, in simulation (``flwr run``) and between machines (SuperLink and SuperNodes). A client is
 known by its ``partition-id``, because Flower's node ids are random.
 
 =============================  =============================================================================

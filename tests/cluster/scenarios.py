@@ -1,4 +1,4 @@
-"""What happens between ranks: each scenario is run by so many processes, forked from one that is warm.
+"""What happens between ranks: each scenario is run by `ranks` processes, forked from one that is warm.
 
 `python scenarios.py` prints one line of JSON: for each scenario what each rank ended with. The ranks find
 each other as torchrun's do where TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: rank 0 has the store.
@@ -233,7 +233,7 @@ def payload():
 
 
 def fork(ranks, work, folder):
-    """Call `work` in so many processes that find each other; what each returned or raised, None: it died."""
+    """Call `work` in `ranks` processes that find each other; what each returned or raised, None: it died."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     children = []

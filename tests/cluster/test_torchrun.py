@@ -104,7 +104,7 @@ def started(checkpoint, rounds, timeout=60.0, **options):
 
 
 def killed(checkpoint, rounds, moments, **options):
-    """One run, disturbed by SIGKILL of some rank as soon as the trace has so many rounds."""
+    """One run, disturbed by SIGKILL: `moments` are pairs of a rank and the rounds in the trace by then."""
     with started(checkpoint, rounds, restarts=len(moments) + 1, **options) as run:
         for rank, moment in moments:
             until(lambda moment=moment: rows_of(checkpoint) >= moment or run.process.poll() is not None)

@@ -81,7 +81,7 @@ def rounds_done(checkpoint: Path) -> int:
 
 
 def wait_for_round(checkpoint: Path, t: int, patience: float = 600.0) -> None:
-    """Wait until a run has done so many rounds."""
+    """Wait until a run has done t rounds."""
     deadline = time.monotonic() + patience
     while rounds_done(checkpoint) < t:
         assert time.monotonic() < deadline, f"round {t} was not reached within {patience:g} s"
@@ -89,7 +89,7 @@ def wait_for_round(checkpoint: Path, t: int, patience: float = 600.0) -> None:
 
 
 def expected(config: dict[str, Any], rounds: int, step_size: float, **options: Any) -> Any:
-    """Where the example's linear model ends after so many rounds in one process, if all clients answer."""
+    """Where the example's linear model ends after `rounds` rounds in one process, if all clients answer."""
     import mast
 
     task = example("mast_federation.tasks").task_of(DEFAULTS | config)

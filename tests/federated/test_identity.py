@@ -17,7 +17,7 @@ SHARES = ["neurons:0.5", "bernoulli:0.5", "identity"]
 
 
 def continued(path, make, own, rounds, caplog):
-    """The strategy after so many rounds in all, and what it logged of clients that are left out."""
+    """The strategy after `rounds` rounds in all, and what it logged of clients that are left out."""
     logging.getLogger("flwr").propagate = True
     caplog.clear()
     strategy = MastStrategy(own(), checkpoint=path, gathering=0.05)

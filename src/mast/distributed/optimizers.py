@@ -28,6 +28,7 @@ class Optimizer:
     name, numbers : how it is spelled.
     update : ``update(x, h, step_size, t, **arrays)`` changes x and the arrays; it may overwrite h.
     memory : the names of the vectors that it remembers, which are 0 at first.
+    plain : x <- x - step_size h and nothing else, so that each answer can be subtracted as it comes.
     arrays : these vectors.
     """
 
@@ -35,12 +36,8 @@ class Optimizer:
     update: Callable[..., None]
     numbers: tuple[float, ...] = ()
     memory: tuple[str, ...] = ()
+    plain: bool = False
     arrays: dict[str, Values] = field(default_factory=dict)
-
-    @property
-    def plain(self) -> bool:
-        """Whether it is x <- x - step_size h and nothing else: then each answer is subtracted as it comes."""
-        return self.name == "sgd"
 
     @property
     def label(self) -> str:
@@ -77,7 +74,7 @@ def sgd() -> Optimizer:
         h *= x.dtype.type(step_size)
         x -= h
 
-    return Optimizer("sgd", update)
+    return Optimizer("sgd", update, plain=True)
 
 
 def momentum(beta: float = 0.9) -> Optimizer:

@@ -116,9 +116,9 @@ class Dropouts:
 
     - r_i, one for all or one each: c_i/r_i. Always unbiased, if dropping out does not depend on draw, data or
       point; a round without answers is part of it (h = 0).
-    - "unknown": c_i invited/answered. Unbiased given who is invited and that somebody answers, if all drop
-      out alike (all r_i equal and independent); a round without answers does not move x. With different r_i
-      it is biased towards the reliable ones.
+    - "unknown": c_i invited/answered. Unbiased given who is invited and that somebody answers, if all clients
+      are as reliable (all r_i equal and independent); a round without answers does not move x. With different
+      r_i it is biased towards the reliable ones.
     - "always": c_i. Unbiased if nobody drops out; else client i's part is too short by r_i.
 
     Dropping out that is not random, such as that of a client that fails whenever its submodel is large, is

@@ -83,8 +83,8 @@ def test_single_weights_are_those_of_sparsify(text, shifted):
     server = Server(x, [capacity], Participation(3, 1), step_size=1.0)
     worker = workers_of(model, [capacity], shift=shift)[0]
     answer = worker.answer(server.message(0))
-    spread = np.zeros(layout.dim)
-    capacity.part(Key(3)).add(spread, answer.values, 1.0)
+    placed = np.zeros(layout.dim)
+    capacity.part(Key(3)).add(placed, answer.values, 1.0)
 
     theirs = small()
     v = None
@@ -94,7 +94,7 @@ def test_single_weights_are_those_of_sparsify(text, shifted):
     with sk.sample(0):
         cross_entropy(theirs, (INPUTS[::2], TARGETS[::2])).backward()
     expected = np.concatenate([p.grad.numpy().reshape(-1) for p in theirs.parameters()])
-    np.testing.assert_allclose(spread, expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(placed, expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("text", ["neurons:.5", "neurons:bernoulli:.5", "neurons:permk:2"])
@@ -108,8 +108,8 @@ def test_whole_units_are_the_masked_model(text):
     for seed in range(5):
         server = Server(x, [capacity], Participation(seed, 1), step_size=1.0)
         answer = worker.answer(server.message(0))
-        spread = np.zeros(layout.dim)
-        capacity.part(Key(seed)).add(spread, answer.values, 1.0)
+        placed = np.zeros(layout.dim)
+        capacity.part(Key(seed)).add(placed, answer.values, 1.0)
         masked = copy.deepcopy(model)
         draw = capacity.bound.draw(Key(seed))
         diagonals = {}
@@ -121,7 +121,7 @@ def test_whole_units_are_the_masked_model(text):
         outputs = torch.func.functional_call(masked, full, INPUTS[::2])
         nn.functional.cross_entropy(outputs, TARGETS[::2]).backward()
         expected = np.concatenate([p.grad.numpy().reshape(-1) for p in masked.parameters()])
-        np.testing.assert_allclose(spread, expected, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(placed, expected, rtol=1e-12, atol=1e-14)
 
 
 def test_local_steps():

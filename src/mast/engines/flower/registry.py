@@ -101,7 +101,10 @@ class ClientRegistry:
         strangers = sorted(online - set(self._claims) - set(self._asked.values()))
         if strangers:
             ttl = max(self.gathering, 60.0)
-            questions = [Message(self._question(), node_id, HELLO, ttl=ttl) for node_id in strangers]
+            wanted: dict[str, Any] = (
+                {} if self.identities is None else {IDENTITY: ConfigRecord({"wanted": True})}
+            )
+            questions = [Message(RecordDict(wanted), node_id, HELLO, ttl=ttl) for node_id in strangers]
             pushed = zip(grid.push_messages(questions), strangers, strict=False)
             self._asked |= {asked: node_id for asked, node_id in pushed if asked}
             self._read_replies(grid)
@@ -143,10 +146,6 @@ class ClientRegistry:
             owner = self.node_ids[partition]
             return f"node {node_id} claims partition {partition}, which belongs to node {owner}"
         return ""
-
-    def _question(self) -> RecordDict:
-        """Nothing; or that the client should also say what it is."""
-        return RecordDict({} if self.identities is None else {IDENTITY: ConfigRecord({"wanted": True})})
 
     def _changed(self, partition: int, identity: Mapping[str, str]) -> str:
         """Why a client is not the one that began the run; empty if it is, or if one of them is not known."""

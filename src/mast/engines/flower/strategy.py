@@ -154,7 +154,8 @@ class MastStrategy(Strategy):
             result.arrays = self.arrays()
             if not self.server.diverged:
                 try:
-                    scores = self._evaluate(grid, evaluate_config)
+                    replies = send(grid, self._submodels(evaluate_config, grid), self.timeout)
+                    scores = self.aggregate_evaluate(self.server.t, replies)
                     _keep(result.evaluate_metrics_clientapp, self.server.t, scores)
                 except NoClientsError as error:
                     log(WARNING, "The model is trained, but was not scored: %s", error)
@@ -258,10 +259,6 @@ class MastStrategy(Strategy):
         self.scores = dict(sorted(scores.items()))
         means = means_of([row for rows in self.scores.values() for row in rows])
         return metric_record(means) if means else None
-
-    def _evaluate(self, grid: Grid, config: ConfigRecord) -> MetricRecord | None:
-        replies = send(grid, self._submodels(config, grid), self.timeout)
-        return self.aggregate_evaluate(self.server.t, replies)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -86,6 +86,7 @@ class Wire:
         self._store: Any = None
         self._group: Any = None
         self._ours = False  # whether the default group of torch is ours to end
+        self._buffers: dict[Any, Bytes] = {}
         if self.ranks > 1:
             with self.naming_rank(0):
                 self._store = _store(self._seconds)
@@ -197,6 +198,13 @@ class Wire:
         with self.naming_rank(rank):
             work.wait()
 
+    def buffer(self, name: Any, size: int) -> Bytes:
+        """A buffer of `size` bytes, used again under its name: fresh memory costs as much as filling it."""
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.size < size:
+            buffer = self._buffers[name] = np.empty(size + size // 16, dtype=np.uint8)
+        return buffer[:size]
+
     # ---- facts -----------------------------------------------------------------------------
 
     def all_gather(self, fact: Any) -> list[Any]:
@@ -223,20 +231,6 @@ class Wire:
     def broadcast(self, fact: Any) -> Any:
         """Rank 0's fact (JSON), on every rank."""
         return self.all_gather(fact if self.rank == 0 else None)[0]
-
-
-class Buffers:
-    """Buffers that are used again, one for each name: fresh memory costs as much as filling it."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[Any, Bytes] = {}
-
-    def take(self, name: Any, size: int) -> Bytes:
-        """A buffer of `size` bytes; what it held before under this name is lost."""
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.size < size:
-            buffer = self._buffers[name] = np.empty(size + size // 16, dtype=np.uint8)
-        return buffer[:size]
 
 
 def _tensor(buffer: Bytes) -> torch.Tensor:

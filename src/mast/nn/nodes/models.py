@@ -134,13 +134,11 @@ class MaskedModel:
         kinds = {_KINDS.get(p.dtype) for p in self.parameters.values()}
         #: the type of all parameters, if they have one in common and NumPy has it
         self.dtype: np.dtype[Any] | None = kinds.pop() if len(kinds) == 1 else None
-        self._memory = np.empty(0)
         model.train()
 
     def module(self, part: Part, values: Values, made: nn.Module | None = None) -> nn.Module:
         """The node's model in training mode with the weights v + S(x - v), its gradients cleared."""
-        y = self._scratch(part.count, values.dtype if self.shift else self.dtype or values.dtype)
-        y[...] = values
+        y = values.astype(values.dtype if self.shift else self.dtype or values.dtype)
         for name, kept in part.kept.items():
             parameter, numbers = self.parameters[name].detach(), part.kept.of(y, name)
             if self.shift is None:
@@ -156,12 +154,6 @@ class MaskedModel:
             kept.place(parameter, numbers)
         self.model.zero_grad(set_to_none=True)
         return self.model.train()  # whatever was done with it between two messages
-
-    def _scratch(self, count: int, dtype: np.dtype[Any]) -> Values:
-        """Memory that is used again: fresh memory costs as much as filling it."""
-        if self._memory.size < count or self._memory.dtype != dtype:
-            self._memory = np.empty(count + count // 16, dtype)
-        return self._memory[:count]
 
     def collect(self, part: Part, module: nn.Module, out: Values) -> None:
         """S' times the parameters' gradients, on what is kept."""
