@@ -99,7 +99,7 @@ def sweep(
         cells, folder, jobs if jobs > 0 else None, progress, "sweep", "runs", check_nonnegative("wait", wait)
     )
     labels, traces = [], []
-    for run, done in zip(runs, finished.cells, strict=True):
+    for run, done in zip(runs, finished, strict=True):
         with files.damage_refused(done.cell.file(folder or Path())):
             traces.append(frame(rows_of(done["trace"])))
             label = run.label, float(done["step_size"]), run.seed, str(done["status"])

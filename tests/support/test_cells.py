@@ -61,12 +61,12 @@ def test_result_comes_back_as_it_was(tmp_path):
 
 def test_only_what_is_missing_is_computed(tmp_path):
     first = cells.run_cells([cell(x) for x in (1, 2, 3)], tmp_path, jobs=1)
-    assert (first.computed, first.reused) == (3, 0)
+    assert [d.reused for d in first] == [False] * 3
     times = {x: cell(x).file(tmp_path).stat().st_mtime_ns for x in (1, 2, 3)}
     time.sleep(0.01)
     second = cells.run_cells([cell(x) for x in (2, 3, 4, 4)], tmp_path, jobs=1)
-    assert (second.computed, second.reused) == (1, 2)
-    assert [d["square"] for d in second.cells] == [4, 9, 16, 16]
+    assert [d.reused for d in second] == [True, True, False, False]
+    assert [d["square"] for d in second] == [4, 9, 16, 16]
     assert {x: cell(x).file(tmp_path).stat().st_mtime_ns for x in (1, 2, 3)} == times
 
 
@@ -76,14 +76,14 @@ def test_damaged_cell_is_computed_again(tmp_path, damage):
     path = cell(3).file(tmp_path)
     path.write_bytes(path.read_bytes()[:-20] if damage is None else damage)
     again = cells.run_cells([cell(3)], tmp_path, jobs=1)
-    assert again.computed == 1
-    assert again.cells[0]["square"] == 9
+    assert not again[0].reused
+    assert again[0]["square"] == 9
 
 
 def test_cell_of_another_name_is_not_taken(tmp_path):
     cells.run_cells([cell(3)], tmp_path, jobs=1)
     cell(3).file(tmp_path).rename(cell(4).file(tmp_path))
-    assert cells.run_cells([cell(4)], tmp_path, jobs=1).cells[0]["square"] == 16
+    assert cells.run_cells([cell(4)], tmp_path, jobs=1)[0]["square"] == 16
 
 
 def test_error_of_a_cell_keeps_the_finished_ones(tmp_path):
@@ -95,8 +95,8 @@ def test_error_of_a_cell_keeps_the_finished_ones(tmp_path):
 def test_processes_compute_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(cells, "ALONE", -1.0)
     finished = cells.run_cells([cell(x) for x in range(1, 6)], tmp_path, jobs=2)
-    assert [d["square"] for d in finished.cells] == [1, 4, 9, 16, 25]
-    assert os.getpid() not in {d["pid"] for d in finished.cells}
+    assert [d["square"] for d in finished] == [1, 4, 9, 16, 25]
+    assert os.getpid() not in {d["pid"] for d in finished}
     with pytest.raises(ArgumentError, match="cannot do 7"):
         cells.run_cells([cell(7, compute=fail)], tmp_path, jobs=2)
 
@@ -104,7 +104,7 @@ def test_processes_compute_the_same(tmp_path, monkeypatch):
 def test_without_a_folder_nothing_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     finished = cells.run_cells([cell(2), cell(3)], None, jobs=1)
-    assert [d["square"] for d in finished.cells] == [4, 9]
+    assert [d["square"] for d in finished] == [4, 9]
     assert not list(tmp_path.iterdir())
 
 
@@ -121,9 +121,9 @@ def test_a_resumable_cell_continues_from_its_part(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         cells.run_cells([half], tmp_path, jobs=1)
     assert [file.suffix for file in tmp_path.iterdir()] == [".part"]
-    assert cells.run_cells([half], tmp_path, jobs=1).cells[0]["from"] == "half"
+    assert cells.run_cells([half], tmp_path, jobs=1)[0]["from"] == "half"
     assert [file.suffix for file in tmp_path.iterdir()] == [".cell"]
-    assert cells.run_cells([half], None, jobs=1).cells[0]["from"] == ""
+    assert cells.run_cells([half], None, jobs=1)[0]["from"] == ""
 
 
 def test_lines_of_progress_where_there_is_no_terminal(tmp_path, monkeypatch, capsys):

@@ -124,7 +124,7 @@ def run_experiments(
         requests = [Request(e.find(effort, dataset, data_dir), effort) for e in experiments]
         parts = [experiment.cells(request) for experiment, request in zip(experiments, requests, strict=True)]
         finished = cells.run_cells([cell for part in parts for cell in part], out / "cells", jobs)
-        in_order = iter(finished.cells)  # experiments may share cells
+        in_order = iter(finished)  # experiments may share cells
         for experiment, request, part in zip(experiments, requests, parts, strict=True):
             results = Results(islice(in_order, len(part)))
             _write_section(out, experiment, request, results, experiment.findings(request, results))
@@ -246,13 +246,15 @@ def versions() -> dict[str, str]:
     return known
 
 
-def _print_summary(finished: cells.Finished, sections: list[dict[str, Any]], seconds: float) -> None:
+def _print_summary(finished: list[cells.Done], sections: list[dict[str, Any]], seconds: float) -> None:
     """How much was computed, what was gained, and how the claims were decided; the report has the numbers."""
     verdicts = Counter(verdict(claim) for section in sections for claim in section["claims"])
     counted = [f"{verdicts[v]} {words}" for v, words in VERDICTS.items() if verdicts[v]]
     total = sum(verdicts.values())
+    once = {done.cell.key: done.reused for done in finished}  # experiments may share cells
+    reused = sum(once.values())
     print(
-        f"{finished.computed} cells computed, {finished.reused} from before, {duration(seconds)}; "
+        f"{len(once) - reused} cells computed, {reused} from before, {duration(seconds)}; "
         f"of {total} claim{'s' * (total != 1)} {', '.join(counted)}",
         file=sys.stderr,
     )

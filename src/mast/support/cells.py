@@ -70,18 +70,10 @@ class Done:
     cell: Cell
     result: Values
     seconds: float
+    reused: bool = False  # whether the result was on disk
 
     def __getitem__(self, name: str) -> Any:
         return self.result[name] if name in self.result else self.cell.config[name]
-
-
-@dataclass(frozen=True)
-class Finished:
-    """All cells with their results, in the order they were asked for."""
-
-    cells: list[Done]
-    computed: int  # cells, in this run
-    reused: int  # cells that were on disk
 
 
 def run_cells(
@@ -92,8 +84,8 @@ def run_cells(
     what: str = "computing",
     unit: str = "cells",
     wait: float = LONGEST_WAIT,
-) -> Finished:
-    """Compute what is missing and return everything; a cell that is asked for twice is computed once.
+) -> list[Done]:
+    """Compute what is missing and return everything, in order; what is asked for twice is computed once.
 
     Without a folder nothing is kept. `jobs` processes work at the same time, by default one for each
     processor. A cell that another process computes is waited for, at most `wait` seconds.
@@ -104,7 +96,6 @@ def run_cells(
         files.make_folder(folder)
         known = {key: done for key, cell in missing.items() if (done := stored(cell, folder))}
         missing = {key: cell for key, cell in missing.items() if key not in known}
-    reused = len(known)
     # the longest first, so that no process is left alone with it at the end
     waiting = sorted(missing.items(), key=lambda item: -item[1].cost)
     spent, total = 0.0, max(sum(cell.cost for cell in missing.values()), 1e-9)
@@ -113,7 +104,7 @@ def run_cells(
             known[key] = done
             spent += done.cell.cost
             progress.advance(count, spent)
-    return Finished([known[key] for key in keys], len(missing), reused)
+    return [known[key] for key in keys]
 
 
 def stored(cell: Cell, folder: Path) -> Done | None:
@@ -137,7 +128,7 @@ def stored(cell: Cell, folder: Path) -> Done | None:
     if files.lock_of(path).exists():
         with contextlib.suppress(MastError), files.exclusive(path):
             pass
-    return Done(cell, {**numbers, **arrays}, seconds)
+    return Done(cell, {**numbers, **arrays}, seconds, reused=True)
 
 
 def perform(cell: Cell, folder: Path | None, wait: float = LONGEST_WAIT) -> Done:

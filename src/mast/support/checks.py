@@ -215,7 +215,10 @@ def checked_sparse(name: str, A: Any) -> Any:
         form, arrays = _parts(A, shape)
         if arrays[0].dtype.kind not in "fiub":
             raise ArgumentError(f"{name} must hold real numbers, got {arrays[0].dtype}")
-        return form(arrays, shape=shape)
+        matrix = form(arrays, shape=shape)
+        if hasattr(matrix, "check_format"):  # by coordinates and by diagonals they are checked when made
+            matrix.check_format(full_check=True)
+        return matrix
     except MastError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -223,73 +226,40 @@ def checked_sparse(name: str, A: Any) -> Any:
 
 
 def _parts(A: Any, shape: tuple[int, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """The class of a sparse matrix and the arrays it is made of, checked; the first holds the values."""
+    """The class of a sparse matrix and the arrays it is made of; the first holds the values."""
     import scipy.sparse
 
-    kind = A.format
+    kind: str = A.format
+    parts: tuple[Any, ...]
     if kind == "lil":
-        kind, parts = "csr", _compressed(*_flattened(A.rows, A.data), shape)
-    elif kind in ("csr", "bsr"):
-        parts = _compressed(A.data, A.indices, A.indptr, shape, blocks=kind == "bsr")
-    elif kind == "csc":
-        parts = _compressed(A.data, A.indices, A.indptr, shape[::-1])
+        kind, parts = "csr", _compressed(*_flattened(A.rows, A.data))
+    elif kind in ("csr", "csc", "bsr"):
+        parts = _compressed(A.data, A.indices, A.indptr)
+        if kind == "bsr" and any(size % block for size, block in zip(shape, parts[0].shape[1:], strict=True)):
+            raise ValueError(f"blocks of shape {parts[0].shape[1:]} do not tile the shape {shape}")
     elif kind == "dok":
         keys = np.array(list(A.keys()) or np.zeros((0, len(shape)), dtype=np.int64))
-        coordinates = keys.reshape(len(keys), -1).T
-        kind, parts = "coo", _by_coordinates(np.array(list(A.values())), tuple(coordinates), shape)
+        kind, coordinates = "coo", keys.reshape(len(keys), -1).T
+        parts = np.array(list(A.values())), tuple(map(_integers, coordinates))
     elif kind == "coo":
-        parts = _by_coordinates(A.data, A.coords, shape)
+        parts = np.asarray(A.data), tuple(map(_integers, A.coords))
     elif kind == "dia":
-        parts = _diagonals(A.data, A.offsets, shape)
+        data, offsets = np.asarray(A.data), _integers(A.offsets)
+        inside = (offsets > -shape[0]) & (offsets < shape[1])
+        parts = (data, offsets) if inside.all() else (data[inside], offsets[inside])
     else:
         raise ValueError(f"unknown format {kind!r}")
     form = f"{kind}_matrix" if isinstance(A, scipy.sparse.spmatrix) else f"{kind}_array"
     return getattr(scipy.sparse, form), parts
 
 
-def _compressed(
-    values: Any, indices: Any, indptr: Any, shape: tuple[int, ...], blocks: bool = False
-) -> tuple[Any, ...]:
-    """(data, indices, indptr) of CSR, of BSR with its `blocks`, and of CSC if the shape is turned round."""
-    data, starts = np.asarray(values), _integers("indptr", indptr)
-    rows, columns = (1, *shape)[-2:]
-    if data.ndim != (3 if blocks else 1):
-        raise ValueError(f"the data have the shape {data.shape}")
-    if blocks:
-        height, width = data.shape[1:]
-        if not (height and width) or rows % height or columns % width:
-            raise ValueError(f"blocks of shape {(height, width)} do not tile the shape {shape}")
-        rows, columns = rows // height, columns // width
-    if starts.size != rows + 1:
-        raise ValueError(f"indptr has {starts.size} entries, expected {rows + 1}")
-    if starts[0] != 0:
-        raise ValueError(f"indptr starts with {starts[0]}, not with 0")
-    if (starts[1:] < starts[:-1]).any():
-        raise ValueError("indptr decreases")
-    if len(indices) != len(data) or starts[-1] > len(data):
-        raise ValueError(f"{len(data)} values, {len(indices)} indices, and indptr ends with {starts[-1]}")
-    count = int(starts[-1])  # there may be spare room behind
-    return data[:count], _integers("indices", indices[:count], columns), starts
-
-
-def _by_coordinates(values: Any, coordinates: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """(data, coordinates) of COO."""
-    data = np.asarray(values)
-    if len(coordinates) != len(shape):
-        raise ValueError(f"{len(coordinates)} coordinates for {len(shape)} dimensions")
-    coords = tuple(_integers("coordinates", *axis) for axis in zip(coordinates, shape, strict=True))
-    if any(axis.shape != data.shape for axis in coords):
-        raise ValueError(f"values of shape {data.shape}, and {[axis.size for axis in coords]} coordinates")
-    return data, coords
-
-
-def _diagonals(values: Any, offsets: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """(data, offsets) of DIA, without diagonals that lie outside."""
-    data, where = np.asarray(values), _integers("offsets", offsets)
-    if data.ndim != 2 or len(data) != where.size:
-        raise ValueError(f"data of shape {data.shape} for {where.size} diagonals")
-    inside = (where > -shape[0]) & (where < shape[1])
-    return (data, where) if inside.all() else (data[inside], where[inside])
+def _compressed(values: Any, indices: Any, indptr: Any) -> tuple[Any, ...]:
+    """(data, indices, indptr) of CSR, CSC and BSR, without the spare room that may be behind."""
+    data, starts = np.asarray(values), _integers(indptr)
+    if not starts.size or starts[0] != 0 or (starts[1:] < starts[:-1]).any():
+        raise ValueError("indptr has to begin with 0, and never to decrease")
+    count = int(starts[-1])
+    return data[:count], _integers(indices)[:count], starts
 
 
 def _flattened(rows: Any, values: Any) -> tuple[Any, Any, Any]:
@@ -301,16 +271,12 @@ def _flattened(rows: Any, values: Any) -> tuple[Any, Any, Any]:
     return data, indices, np.cumsum([0, *lengths])
 
 
-def _integers(what: str, values: Any, size: int | None = None) -> NDArray[Any]:
-    """A vector of integers, which lie in 0 .. size - 1 if a size is given."""
+def _integers(values: Any) -> NDArray[Any]:
     array = np.asarray(values)
     if not array.size:
         array = array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ValueError(f"{what} must be a vector of integers, got {array.dtype} of shape {array.shape}")
-    if size is not None and array.size and (array.min() < 0 or array.max() >= size):
-        wild = array.min() if array.min() < 0 else array.max()
-        raise ValueError(f"{what} must lie in 0 .. {size - 1}, found {wild}")
+        raise ValueError(f"an index is a vector of integers, got {array.dtype} of shape {array.shape}")
     return array
 
 
