@@ -23,7 +23,7 @@ def blocks(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """Test accuracies of all K pieces of each model, for one partition and K."""
     K, partition = config["K"], PermK(config["K"], seed=config["permutation"])
     f = logistic(dataset, config["kappa"], config["split_seed"], config["test_share"])
-    A, b = halves(dataset, config["split_seed"], config["test_share"]).test
+    _, (A, b) = halves(dataset, config["split_seed"], config["test_share"])
     erm = f.minimizer()
     models = {
         "plain": erm,

@@ -7,7 +7,7 @@ import scipy.optimize
 from mast.errors import ArgumentError
 from mast.experiments import accuracy
 from mast.experiments.datasets import halves, locate, split_rows
-from mast.experiments.experiment import Results
+from mast.experiments.experiment import Results, standard_error
 from mast.sketches import PermK
 from mast.support.cells import Cell, Done
 
@@ -76,7 +76,7 @@ def test_errors_are_those_of_other_rows_and_other_partitions():
     rng = np.random.default_rng(0)
     rows, partitions = rng.normal(size=(4000, 1, 60)), 0.2 * rng.normal(size=(4000, 8, 1))
     differences = rows + partitions
-    stated = np.mean([accuracy.standard_error(each) ** 2 for each in differences])
+    stated = np.mean([standard_error(each) ** 2 for each in differences])
     assert stated == pytest.approx(differences.mean(axis=(1, 2)).var(), rel=5 * (2 / 4000) ** 0.5)
 
 

@@ -8,13 +8,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import mast
+from mast.experiments.datasets import Dataset
 from mast.experiments.experiment import Results
 from mast.experiments.neural import dropout, runs
-from mast.experiments.neural.data import Embedded
 from mast.support.cells import Cell, Done
 
 ROUNDS = np.arange(0, 1510, 10.0)
-DATA = Embedded("made", "", "0")
+DATA = Dataset("made", "", "0")
 
 
 def loss(end, noise):
@@ -69,10 +69,11 @@ def test_the_third_curve_is_evaluated_at_p_x():
 
 
 def test_original_dropout_at_p_x_is_the_unbiased_sketch_with_a_shorter_step():
-    from mast.experiments.neural.rounds import Lanes, Masks, start, student
+    from mast.experiments.datasets import initial_weights
+    from mast.experiments.neural.runs import Lanes, masks, student
 
     shape, p = (7, 5, 3), 0.5  # a power of two: the keep probability is exact
-    rows = start(1, 5, (4, 6, 7), 1.0), start(1, 6, (4, 6, 3), 1.0)
+    rows = initial_weights(1, 5, (4, 6, 7), 1.0), initial_weights(1, 6, (4, 6, 3), 1.0)
     original = Lanes(student(shape, 0), [0.4], *rows)
     network = student(shape, 0)
     with torch.no_grad():
@@ -80,8 +81,8 @@ def test_original_dropout_at_p_x_is_the_unbiased_sketch_with_a_shorter_step():
             weight *= p
     unbiased = Lanes(network, [0.4 * p**2], *rows)
     for t in range(10):
-        original.advance(Masks(mast.UnscaledBernoulli(p), network, 4, 3).of(t))
-        unbiased.advance(Masks(mast.Bernoulli(p), network, 4, 3).of(t))
+        original.advance(masks(mast.UnscaledBernoulli(p), network, 4, 3, t))
+        unbiased.advance(masks(mast.Bernoulli(p), network, 4, 3, t))
     rounding = 10 * 40 * torch.finfo(torch.float32).eps  # steps, and terms of a step's sums
     for a, b in zip(original.weights, unbiased.weights, strict=True):
         torch.testing.assert_close(p * a, b, rtol=0, atol=rounding)

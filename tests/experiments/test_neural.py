@@ -16,12 +16,20 @@ import mast
 from mast.distributed import Participation, Server, run_in_process
 from mast.errors import ArgumentError, DataError
 from mast.experiments import reproduce
-from mast.experiments.datasets import one_thread
+from mast.experiments.datasets import Dataset, initial_weights, one_thread
 from mast.experiments.experiment import Results
 from mast.experiments.neural import data
 from mast.experiments.neural.claims import neural_claims
-from mast.experiments.neural.rounds import Lanes, Masks, squared_loss, start, student
-from mast.experiments.neural.runs import KEEPS, STEP_SIZES, Curve, distributed_run
+from mast.experiments.neural.runs import (
+    KEEPS,
+    STEP_SIZES,
+    Curve,
+    Lanes,
+    distributed_run,
+    masks,
+    squared_loss,
+    student,
+)
 from mast.nn import advise
 from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout
 from mast.randomness import Key, normal
@@ -32,7 +40,8 @@ ROUNDING = 40 * torch.finfo(torch.float32).eps  # of one step, whose sums have 2
 
 
 def rows_of_nodes():
-    return start(1, 5, (NODES, ROWS, SHAPE[0]), 1.0), start(1, 6, (NODES, ROWS, SHAPE[2]), 1.0)
+    shapes = (NODES, ROWS, SHAPE[0]), (NODES, ROWS, SHAPE[2])
+    return [initial_weights(1, number, shape, 1.0) for number, shape in enumerate(shapes, 5)]
 
 
 def by_the_server(sketch, step_size, rounds):
@@ -63,9 +72,8 @@ def by_the_server(sketch, step_size, rounds):
 def test_lanes_are_the_distributed_method(kind):
     sketch, sizes = kind(0.7), [0.05, 0.2, 0.3]
     lanes = Lanes(student(SHAPE, 0), sizes, *rows_of_nodes())
-    masks = Masks(sketch, student(SHAPE, 0), NODES, SEED)
     for t in range(5):
-        lanes.advance(masks.of(t))
+        lanes.advance(masks(sketch, student(SHAPE, 0), NODES, SEED, t))
     X, T = (part.flatten(0, 1) for part in rows_of_nodes())
     for lane, size in enumerate(sizes):
         slow = by_the_server(sketch, size, 5)
@@ -272,7 +280,7 @@ def results(losses):
     return Results(found)
 
 
-DATA = data.Embedded("made", "", "0")
+DATA = Dataset("made", "", "0")
 
 
 def verdicts(losses):

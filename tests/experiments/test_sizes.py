@@ -26,7 +26,7 @@ def test_a_cell_is_repeated_exactly_and_its_largest_cut_is_the_given_network():
 
 
 def results(**accuracies):
-    """Two seeds of ten test rows, of which so many tenths are right."""
+    """Two seeds of ten test rows, with the given accuracies."""
     found = []
     for seed in (0, 1):
         values = {f"seconds_{way}": 1.0 for way in WAYS} | {"parameters": np.arange(4)}

@@ -19,7 +19,9 @@ from mast.experiments.experiment import (
     Gain,
     Request,
     Results,
+    gain,
     small_table,
+    standard_error,
 )
 from mast.problem import Problem
 from mast.sketches import PermK
@@ -51,7 +53,7 @@ def sparsified(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """Test accuracies of all K sparsified versions of the ERM and of the MAST model, for one partition."""
     share, split = config["test_share"], config["split_seed"]
     f = logistic(dataset, config["kappa"], split, share)
-    A, b = halves(dataset, split, share).test
+    _, (A, b) = halves(dataset, split, share)
     problem = Problem(f, PermK(config["K"], seed=config["permutation"]))
     models = {"erm": f.minimizer(), "mast": problem.minimizer()}
     draws = [draw for _, draw in problem.sketch.support(problem.dim) or []]
@@ -153,7 +155,7 @@ class Accuracy(Experiment):
             tables={"accuracy": numbers, "accuracy_summary": accuracy_summary(numbers)},
             claims=results.claims(accuracy_claims),
             gains=[
-                gain for name, part in results.by_dataset().items() for gain in accuracy_gains(name, part)
+                each for name, part in results.by_dataset().items() for each in accuracy_gains(name, part)
             ],
             choices=[
                 "Zero margins decide these figures: a row without a feature in the kept block has margin 0. "
@@ -173,23 +175,11 @@ def right(results: Results, model: str, K: int) -> Array:
     return results.of(K=K).values(f"right_{model}") / K
 
 
-def standard_error(differences: Array) -> float:
-    """The standard error of the mean, for other partitions (rows of the array) and other test rows.
-
-    >>> standard_error(np.array([[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0]]))
-    0.28...
-    """
-    by_row, by_partition = differences.mean(axis=0), differences.mean(axis=1)
-    of_partitions = by_partition.std(ddof=1) / len(by_partition) ** 0.5 if len(by_partition) > 1 else 0.0
-    return float(np.hypot(by_row.std(ddof=1) / by_row.size**0.5, of_partitions))
-
-
 def accuracy_gains(name: str, results: Results) -> Iterator[Gain]:
     """Mean accuracies at each sparsity."""
     for K in BLOCKS:
-        erm, mast = right(results, "erm", K), right(results, "mast", K)
         what = f"{name}, {100 / K:.0f} % of the weights kept"
-        yield Gain(what, float(erm.mean()), float(mast.mean()), standard_error(mast - erm), "plain model")
+        yield gain(what, right(results, "erm", K), right(results, "mast", K), "plain model")
 
 
 def accuracy_claims(results: Results) -> Iterator[Claim]:

@@ -6,11 +6,11 @@ import contextlib
 import hashlib
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,25 +21,30 @@ from mast.objectives import Logistic
 from mast.randomness import Key, Purpose, normal, permutation
 from mast.support.checks import Array, Indices
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@lru_cache(maxsize=4)
+def read_libsvm(dataset: Dataset) -> tuple[Any, Array]:
+    """The rows and the labels -1/+1 of a LIBSVM file; refused if it is no longer what it was."""
+    if _sum(dataset.path) != dataset.sha256:
+        raise DataError(f"{dataset.path}: the file changed while experiments were running on it")
+    return data.load(dataset.path)
+
 
 @dataclass(frozen=True)
 class Dataset:
-    """A LIBSVM file by its name, its place and the sha256 of its text."""
+    """Rows and labels by their name, their place and the sha256 of their content."""
 
     name: str
     path: str
     sha256: str
+    read: Callable[[Dataset], tuple[Any, Any]] = field(default=read_libsvm, repr=False)
 
-    def load(self) -> tuple[Any, Array]:
-        """The rows and the labels -1/+1; refused if the file is no longer what it was."""
-        return _load(self.path, self.sha256)
-
-
-class Halves(NamedTuple):
-    """Training and test rows, as (A, b) pairs."""
-
-    train: tuple[Any, Array]
-    test: tuple[Any, Array]
+    def load(self) -> tuple[Any, Any]:
+        """The rows and the labels."""
+        return self.read(self)
 
 
 def locate(name_or_path: str, data_dir: Path | None = None) -> Dataset:
@@ -53,13 +58,6 @@ def locate(name_or_path: str, data_dir: Path | None = None) -> Dataset:
         raise DataError(f"{loaded.path}: all labels are equal, so there is nothing to classify")
     name = loaded.path.name.removesuffix(".gz").removesuffix(".bz2")
     return Dataset(name, str(loaded.path.resolve()), _sum(str(loaded.path)))
-
-
-@lru_cache(maxsize=4)
-def _load(path: str, sha256: str) -> tuple[Any, Array]:
-    if _sum(path) != sha256:
-        raise DataError(f"{path}: the file changed while experiments were running on it")
-    return data.load(path)
 
 
 def _sum(path: str) -> str:
@@ -80,11 +78,11 @@ def split_rows(n: int, seed: int, test_share: float) -> tuple[Indices, Indices]:
 
 
 @lru_cache(maxsize=4)
-def halves(dataset: Dataset, seed: int, test_share: float) -> Halves:
-    """The rows to train on and the rows to test on."""
+def halves(dataset: Dataset, seed: int, test_share: float) -> tuple[tuple[Any, Array], tuple[Any, Array]]:
+    """The rows to train on and the rows to test on, as (A, b) pairs."""
     A, b = dataset.load()
     train, test = split_rows(b.size, seed, test_share)
-    return Halves((A[train], b[train]), (A[test], b[test]))
+    return (A[train], b[train]), (A[test], b[test])
 
 
 @lru_cache(maxsize=8)
@@ -92,7 +90,7 @@ def logistic(
     dataset: Dataset, kappa: float, split_seed: int | None = None, test_share: float = 0.25
 ) -> Logistic:
     """The l2-regularised logistic loss on the whole set, or on the training rows of a split."""
-    A, b = dataset.load() if split_seed is None else halves(dataset, split_seed, test_share).train
+    A, b = dataset.load() if split_seed is None else halves(dataset, split_seed, test_share)[0]
     return Logistic(A, b, kappa=kappa)
 
 
@@ -115,6 +113,14 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def initial_weights(seed: int, number: int, shape: tuple[int, ...], variance: float) -> Tensor:
+    """Keyed normal numbers; `number` tells the matrices of one seed apart."""
+    import torch
+
+    values = normal(Key(seed).child(number, Purpose.START), 0, int(np.prod(shape)))
+    return torch.from_numpy((values * np.sqrt(variance)).astype(np.float32).reshape(shape))
 
 
 def data_folder(data_dir: Path | None) -> Path | None:

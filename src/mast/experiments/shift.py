@@ -38,7 +38,7 @@ NEAR = 0.03  # a pretrained model this close to x*, relative to |x*|
 def solve(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """f(x_D*) - f(x*), the gap, Theorem 1's bounds and sparsified accuracies, for each distance of v."""
     f = logistic(dataset, config["kappa"], SPLIT_SEED, TEST_SHARE)
-    A, b = halves(dataset, SPLIT_SEED, TEST_SHARE).test
+    _, (A, b) = halves(dataset, SPLIT_SEED, TEST_SHARE)
     star, f_star = f.minimizer(), f.infimum()
     u = gaussian_start(star.size, config["seed"])
     direction = -star if config["toward"] == "zero" else u * (np.linalg.norm(star) / np.linalg.norm(u))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -23,8 +22,7 @@ from torch.nn import functional as F
 import mast.nn
 from mast.errors import ArgumentError
 from mast.experiments import style
-from mast.experiments.accuracy import standard_error
-from mast.experiments.datasets import Dataset, digits, digits_sum, one_thread
+from mast.experiments.datasets import Dataset, digits, digits_sum, initial_weights, one_thread
 from mast.experiments.experiment import (
     NOISE,
     Claim,
@@ -34,9 +32,9 @@ from mast.experiments.experiment import (
     Gain,
     Request,
     Results,
+    gain,
     small_table,
 )
-from mast.experiments.neural.rounds import start
 from mast.randomness import Key, Purpose, permutation
 from mast.support.cells import Cell
 from mast.support.checks import Array
@@ -46,14 +44,10 @@ WAYS = {"cut": "cut, not trained", "alone": "each size alone", "elastic": "one e
 LEVEL = 0.01  # of accuracy, on the mean over sizes
 
 
-@dataclass(frozen=True)
-class Digits(Dataset):
-    """Scikit-learn's digits: pixels from 0 to 1."""
-
-    def load(self) -> tuple[Any, Any]:
-        """Pixels and labels."""
-        pixels, labels = digits()
-        return pixels / 16, labels
+def digits_from_0_to_1(dataset: Dataset) -> tuple[Any, Any]:
+    """Pixels and labels of scikit-learn's digits."""
+    pixels, labels = digits()
+    return pixels / 16, labels
 
 
 @one_thread()
@@ -96,7 +90,7 @@ def network(seed: int, *widths: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for number, (before, width) in enumerate(pairwise(widths)):
         linear = nn.Linear(before, width)
-        linear.weight.data = start(seed, number, (width, before), 2 / before)
+        linear.weight.data = initial_weights(seed, number, (width, before), 2 / before)
         linear.bias.data.zero_()
         layers += [linear, nn.ReLU()]
     return nn.Sequential(*layers[:-1])
@@ -138,7 +132,7 @@ class Sizes(Experiment):
         """Digits."""
         if dataset not in (None, "digits"):
             raise ArgumentError(f"the sizes experiment runs on digits, not on {dataset!r}")
-        return (Digits("digits", "", digits_sum()),)
+        return (Dataset("digits", "", digits_sum(), digits_from_0_to_1),)
 
     def cells(self, request: Request) -> list[Cell]:
         """One cell per seed: another split, start and order of rows."""
@@ -195,14 +189,8 @@ def size_gains(results: Results) -> Iterator[Gain]:
     ours, cut, alone = (results.values(f"right_{way}") * 1.0 for way in ("elastic", "cut", "alone"))
     for i, size in enumerate(SIZES[:-1]):
         what = f"digits, {100 * size:.0f} % of the units kept"
-        yield _gain(what, cut[:, i], ours[:, i], "cutting the network")
-    yield _gain(
-        "digits, mean of four sizes", alone.mean(axis=1), ours.mean(axis=1), "each size trained alone"
-    )
-
-
-def _gain(setting: str, baseline: Array, ours: Array, rival: str) -> Gain:
-    return Gain(setting, float(baseline.mean()), float(ours.mean()), standard_error(ours - baseline), rival)
+        yield gain(what, cut[:, i], ours[:, i], "cutting the network")
+    yield gain("digits, mean of four sizes", alone.mean(axis=1), ours.mean(axis=1), "each size trained alone")
 
 
 def size_claims(results: Results) -> Iterator[Claim]:

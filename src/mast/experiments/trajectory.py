@@ -18,6 +18,7 @@ from mast.experiments.experiment import (
     Findings,
     Request,
     Results,
+    bound_claim,
     median_and_range,
     small_table,
     trace_arrays,
@@ -196,12 +197,11 @@ def trajectory_claims(results: Results) -> Iterator[Claim]:
     )
     covered = [curve for curve in curves.values() if np.isfinite(curve.mean("bound")).all()]
     worst = max((float(np.max(c.mean("distance_sq") / c.mean("bound"))) for c in covered), default=0.0)
-    yield Claim(
+    yield bound_claim(
         "Theorem 12 bounds the squared distance to x_D* all along",
-        "largest ratio of the mean over seeds to the bound at most 1",
-        f"{worst:.3g} over {len(covered)} curves that the theorem covers",
-        len(covered) > 0 and worst <= 1,
-        source="theory",
+        worst,
+        more=f" over {len(covered)} curves that the theorem covers",
+        covered=len(covered) > 0,
     )
 
 

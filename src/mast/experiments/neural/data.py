@@ -8,7 +8,6 @@ frozen network, and a head fine-tuned on them gives the targets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,24 +23,15 @@ from mast.experiments.datasets import (
     digits,
     digits_sum,
     file_sum,
+    initial_weights,
     one_thread,
     read_npz,
 )
-from mast.experiments.neural.rounds import start
 from mast.randomness import Key, Purpose, normal, permutation
 
 FEATURES = Path("cifar10") / "resnet50_features_10k_2k.npz"  # below a data folder
 DIGIT_FEATURES = 256
 HEAD_WIDTH, HEAD_STEPS, HEAD_RATE = 64, 60, 0.01  # of the fine-tuned head: Adam, all rows in each step
-
-
-@dataclass(frozen=True)
-class Embedded(Dataset):
-    """Rows of embeddings with class labels 0, 1, ..."""
-
-    def load(self) -> tuple[Any, Any]:
-        """Embeddings of norm 1, and labels."""
-        return _embeddings(self)
 
 
 def find_embeddings(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
@@ -50,7 +40,7 @@ def find_embeddings(effort: str, dataset: str | None, data_dir: Path | None) -> 
     if dataset is None:
         dataset = "cifar10" if data_dir is not None and (data_dir / FEATURES).is_file() else "digits"
     if dataset == "digits":
-        return (Embedded("digits", "", digits_sum()),)
+        return (Dataset("digits", "", digits_sum(), embeddings_of),)
     if dataset == "cifar10":
         if folder is None or not (folder / FEATURES).is_file():
             raise DataError(f"{FEATURES} is not there: give the folder that holds it by --data-dir")
@@ -63,11 +53,12 @@ def find_embeddings(effort: str, dataset: str | None, data_dir: Path | None) -> 
     else:
         path = Path(dataset)
         name = path.stem
-    return (Embedded(name, str(path.resolve()), file_sum(path)),)
+    return (Dataset(name, str(path.resolve()), file_sum(path), embeddings_of),)
 
 
 @lru_cache(maxsize=1)
-def _embeddings(dataset: Embedded) -> tuple[Any, Any]:
+def embeddings_of(dataset: Dataset) -> tuple[Any, Any]:
+    """Embeddings of norm 1, and class labels 0, 1, ..."""
     if dataset.path:
         embeddings, labels = read_npz(Path(dataset.path), dataset.sha256, ("f_train", "y_train"))
         if embeddings.ndim != 2 or labels.shape != embeddings.shape[:1]:
@@ -91,13 +82,13 @@ def _embeddings(dataset: Embedded) -> tuple[Any, Any]:
 
 @lru_cache(maxsize=1)
 @one_thread()
-def fine_tuned(dataset: Embedded) -> tuple[Tensor, Tensor, float]:
+def fine_tuned(dataset: Dataset) -> tuple[Tensor, Tensor, float]:
     """Fine-tune the head on the labels of all rows: the inputs, its standardised logits, and its accuracy."""
     embeddings, codes = dataset.load()
     X, y = torch.from_numpy(embeddings), torch.from_numpy(codes)
     outputs = int(codes.max()) + 1
     sizes = ((HEAD_WIDTH, X.shape[1], 2 / HEAD_WIDTH), (outputs, HEAD_WIDTH, 1 / HEAD_WIDTH))
-    head = [start(0, 10 + i, (a, b), var).requires_grad_() for i, (a, b, var) in enumerate(sizes)]
+    head = [initial_weights(0, 10 + i, (a, b), var).requires_grad_() for i, (a, b, var) in enumerate(sizes)]
     optimizer = torch.optim.Adam(head, lr=HEAD_RATE)
     for _ in range(HEAD_STEPS):
         optimizer.zero_grad()
@@ -110,7 +101,7 @@ def fine_tuned(dataset: Embedded) -> tuple[Tensor, Tensor, float]:
     return X, (logits - logits.mean(dim=0)) / deviation, accuracy
 
 
-def shares(dataset: Embedded, rows: int | None, nodes: int) -> tuple[Tensor, Tensor, float]:
+def shares(dataset: Dataset, rows: int | None, nodes: int) -> tuple[Tensor, Tensor, float]:
     """Inputs and targets, (nodes, rows of a node, .) each, and the head's accuracy.
 
     Rows are shuffled by a key, and what does not divide among the nodes is left out. None is all rows.

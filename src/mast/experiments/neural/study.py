@@ -83,7 +83,7 @@ CHOICES = [
     "targets, averaged over rows. v = 0. (With half of it, every step would be half as long, and the "
     "grid would end before dense training becomes unstable: so it was at first, and the best step size "
     "was often the longest.)",
-    f"Rows are shuffled and spread evenly over {NODES} nodes; a node uses all its rows in every round, "
+    f"Rows are shuffled and divided evenly among {NODES} nodes; a node uses all its rows in every round, "
     "so sketches are the only randomness of a run. A seed decides the start and all masks.",
     "Node i's mask in round t is that of mast.nn.sparsify(student, sketch, seed=seed, node=i) at step t; "
     "runs that differ in their step size alone see the same masks.",
