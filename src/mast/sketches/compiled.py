@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from mast.randomness import EXACT_SHUFFLE
 from mast.sketches.base import Sketch
+from mast.sketches.composed import Over
 from mast.sketches.independent import Bernoulli, Identity
-from mast.sketches.laws import Members
-from mast.sketches.over import Over
+from mast.sketches.laws import members_of
 from mast.sketches.perm_k import PermK
 from mast.sketches.subsets import RandK
 from mast.support.arrays import Array, Indices
@@ -60,7 +60,7 @@ def unit_arrays(sketch: Sketch, d: int) -> UnitArrays | None:
         return None
     unit_of = np.ascontiguousarray(unit_of, dtype=np.int64)
     thresholds = (keep * 2.0**32 if kind is DrawKind.MASK else np.empty(0)).astype(np.uint64)
-    return UnitArrays(kind, k, unit_of, *Members.of(unit_of, count), scales, thresholds)
+    return UnitArrays(kind, k, unit_of, *members_of(unit_of, count), scales, thresholds)
 
 
 def _drawn(sketch: Sketch, units: int) -> tuple[DrawKind, int] | None:

@@ -67,7 +67,7 @@ class Bernoulli(Sketch):
                 raise ArgumentError("keep has no entries: give one number, or one per coordinate")
             self.thresholds = _thresholds(shares)
             self.keep = frozen(self.thresholds / 2**32)
-            self.fixed_dim = shares.size
+            self._fixed_dim = shares.size
 
     def sample(self, d: int, key: Key) -> Draw:
         """The mask of `key`, and the scales of the survivors."""
@@ -82,10 +82,6 @@ class Bernoulli(Sketch):
     def law(self, d: int) -> Law:
         """Each coordinate by itself."""
         return IndependentLaw(self.check(d), d, self.keep, self.scales(), unbiased=self.unbiased)
-
-    def with_keep(self, keep: ArrayLike) -> Sketch:
-        """The same kind with these keep probabilities."""
-        return type(self)(keep)
 
     def _at(self, density: float) -> Sketch:
         return type(self)(density)

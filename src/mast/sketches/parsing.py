@@ -7,9 +7,9 @@ from collections.abc import Callable
 from mast.errors import ArgumentError
 from mast.sketches.base import Sketch
 from mast.sketches.independent import Bernoulli, Gaussian, Identity, UnscaledBernoulli
+from mast.sketches.lists import Sampled
 from mast.sketches.nested import Nested
 from mast.sketches.perm_k import PermK
-from mast.sketches.sampled import Sampled
 from mast.sketches.subsets import RandK, Rolling
 
 EXAMPLES = (

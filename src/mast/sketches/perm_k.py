@@ -17,7 +17,6 @@ from mast import randomness
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
-from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
 from mast.sketches.laws import Law, SubsetLaw
 from mast.support.arrays import Indices, frozen, refuse_too_large
@@ -70,7 +69,7 @@ class PermK(Sketch):
         self.k = check_int("PermK's k", k) if k is not None else len(self.blocks or [])
         if self.k < 1:
             raise ArgumentError(f"PermK has at least one block, got k = {self.k}")
-        self.fixed_dim = None if self.blocks is None else sum(map(len, self.blocks))
+        self._fixed_dim = None if self.blocks is None else sum(map(len, self.blocks))
         self.members, self.stride = None if self.redraw else self.k, self.k
         self._made: tuple[int, dict[int, NDArray[Any]]] = (0, {})  # of the last d used: number -> block
 
@@ -155,15 +154,6 @@ class PermK(Sketch):
             return SubsetLaw.of(d, d, self._sizes(d))
         self.check(d)
         return SubsetLaw.of(d, self.k, {1: 1}, labels=lambda: self._labels(d))
-
-    def constants(self, d: int) -> Constants:
-        """K, K and K²."""
-        self.check(d)
-        return Constants(float(self.k), float(self.k), float(self.k) ** 2)
-
-    def separable(self, d: int) -> tuple[Indices, int] | None:
-        """The block of each coordinate, and K."""
-        return super().separable(d) if self.redraw else (self._labels(self.check(d)), self.k)
 
     def _labels(self, d: int) -> Indices:
         """The number of the block that each coordinate is in; that costs d, however many blocks are empty."""

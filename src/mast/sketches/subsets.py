@@ -11,9 +11,8 @@ from mast import randomness
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
-from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
-from mast.sketches.laws import Law, PairLaw, SubsetLaw
+from mast.sketches.laws import Constants, Law, SubsetLaw
 from mast.support.arrays import Array
 from mast.support.checks import check_int
 
@@ -105,7 +104,6 @@ class Rolling(Counted):
     Constants(L_D=2.5, mu_D=2.5, L_max=6.25)
     """
 
-    per_layer = True
     independent = False
 
     def start(self, d: int, key: Key) -> int:
@@ -133,7 +131,7 @@ class Rolling(Counted):
     def law(self, d: int) -> Law:
         """By themselves, coordinates do what those of Rand-K do."""
         k = self.count(d)
-        return PairLaw(d, d, k / d, d / k, pairs=lambda: _windows_with_both(d, k))
+        return Law(d, d, k / d, d / k, pairs=lambda: _windows_with_both(d, k))
 
     def constants(self, d: int) -> Constants:
         """Those of Rand-K."""
