@@ -95,7 +95,7 @@ def test_a_training_step():
         optimizer.step()
         optimizer.zero_grad()
 
-    check("A training step of a network", files_of(step), 9)
+    check("A training step of a network", files_of(step), 8)
 
 
 def test_a_submodel_of_gpt2():

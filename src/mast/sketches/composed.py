@@ -297,7 +297,7 @@ class Grouped(Over):
 
 
 class Except(Over):
-    """Apply `sketch` to all coordinates but those in `kept`, which always survive, times 1.
+    """Apply `sketch` to all coordinates but those in `kept`, which are always kept, times 1.
 
     Parameters
     ----------

@@ -261,7 +261,7 @@ class Sampled(Sketch):
         return self.draws(d)[i] if few else self.member(d, i)
 
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
-        """The n draws, alike."""
+        """The n draws, all equally likely."""
         for draw in self.draws(d):
             yield 1 / self.n, draw
 

@@ -1,4 +1,4 @@
-"""Perm-K: the coordinates are cut into K blocks and one block survives. Across nodes the blocks are disjoint.
+"""Perm-K: the coordinates are cut into K blocks and one block is kept. Across nodes the blocks are disjoint.
 
 K nodes at one step get the K blocks of one partition, each node a different one: this
 is independent subnetwork training. Each node by itself sees an unbiased sketch.

@@ -30,7 +30,7 @@ class Counted(Sketch):
             self.k = check_int(f"{kind}'s k", k, 1)
 
     def count(self, d: int) -> int:
-        """How many coordinates survive in dimension d; a share is rounded, to at least one."""
+        """How many coordinates are kept in dimension d; a share is rounded, to at least one."""
         d = self.check(d)
         return max(1, self._rounded(self.k * d)) if isinstance(self.k, float) else self.k
 
@@ -125,7 +125,7 @@ class Rolling(Counted):
         return self.check(d)
 
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
-        """One window for each start, alike."""
+        """One window for each start, all equally likely."""
         return ((1 / d, self.window(d, start)) for start in range(self.check(d)))
 
     def law(self, d: int) -> Law:

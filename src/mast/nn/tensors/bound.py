@@ -149,7 +149,7 @@ class BoundWeights(BoundSketch):
         entry = self.entries[number]
         if entry is None or entry.sigma or self.torch_only or not compiled(x, v, y):
             return super().write(number, key, x, v, y, before)
-        from mast.sketches.kernels import draw_mask
+        from mast.sketches.draws.kernels import draw_mask
 
         mask = self._masks[number].like(x, torch.bool)
         if self._words is None or self._words[0] is not key:
