@@ -8,8 +8,8 @@ import pytest
 import mast
 from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError, NotDiagonalError
 from mast.randomness import Key
+from mast.sketches.formats import describe, rebuild
 from mast.sketches.lists import member_key, sample_layer
-from mast.sketches.stored import describe, rebuild
 
 
 def quadratic(d=6):

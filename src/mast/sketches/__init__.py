@@ -5,11 +5,11 @@ from mast.sketches.composed import Except, Grouped, Mixture
 from mast.sketches.conditional import Conditional
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw, ModelDraw
 from mast.sketches.estimates import ESTIMATE_DRAWS, SUPPORT_LIMIT
+from mast.sketches.formats import parse
 from mast.sketches.independent import Bernoulli, Gaussian, Identity, UnscaledBernoulli
 from mast.sketches.laws import Constants, IndependentLaw, Law, SubsetLaw
 from mast.sketches.lists import Matrices, Sampled
 from mast.sketches.nested import Nested
-from mast.sketches.parsing import parse
 from mast.sketches.perm_k import PermK
 from mast.sketches.subsets import RandK, Rolling
 

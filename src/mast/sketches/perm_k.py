@@ -87,15 +87,17 @@ class PermK(Sketch):
         if self.redraw:
             raise ArgumentError("this PermK draws a new partition each time: it has no fixed one")
         refuse_too_large(f"a list of {self.k:,} blocks", 2.0 * self.k)
-        if self.blocks is None and self.k > d:
-            parts = [_NOTHING] * self.k
-            parts[:d] = [self._block(d, number) for number in range(d)]
-            return parts
-        if self.blocks is None and self.k > 1:
-            order = randomness.permutation(Key(self.seed), Purpose.PARTITION, d)  # once, not block by block
-            blocks = enumerate(np.array_split(order, self.k))
-            self._made = (d, {i: frozen(np.sort(block).astype(_stored(d))) for i, block in blocks})
-        return [self._block(d, number) for number in range(self.k)]
+        blocks = self._full_blocks(d)
+        return blocks + [_NOTHING] * (self.k - len(blocks))
+
+    def _full_blocks(self, d: int) -> list[Indices]:
+        """The blocks of the fixed partition, without those that are empty because there are more than d."""
+        if self.blocks is not None:
+            return self.blocks
+        order = randomness.permutation(Key(self.seed), Purpose.PARTITION, d)  # once, not block by block
+        blocks = np.array_split(order, min(self.k, d))
+        self._made = (d, {i: frozen(np.sort(block).astype(_stored(d))) for i, block in enumerate(blocks)})
+        return [self._block(d, number) for number in range(len(blocks))]
 
     def _block(self, d: int, number: int) -> Indices:
         if self.blocks is not None:
@@ -153,15 +155,7 @@ class PermK(Sketch):
         if self.redraw:
             return SubsetLaw.of(d, d, self._sizes(d))
         self.check(d)
-        return SubsetLaw.of(d, self.k, {1: 1}, labels=lambda: self._labels(d))
-
-    def _labels(self, d: int) -> Indices:
-        """The number of the block that each coordinate is in; that costs d, however many blocks are empty."""
-        if self.blocks is not None or self.k <= d:
-            return labels_of(self.partition(d))
-        labels = np.empty(d, dtype=np.int64)
-        labels[randomness.permutation(Key(self.seed), Purpose.PARTITION, d)] = np.arange(d)
-        return labels
+        return SubsetLaw.of(d, self.k, {1: 1}, labels=lambda: labels_of(self._full_blocks(d)))
 
     def _at(self, density: float) -> Sketch:
         k = round(1 / density)

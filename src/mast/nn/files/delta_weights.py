@@ -17,7 +17,7 @@ from mast.nn.tensors.sparsified import multiply
 from mast.nn.tensors.weights import Place, Weight
 from mast.randomness import Key
 from mast.sketches.draws import DiagonalDraw, Draw, GridDraw
-from mast.sketches.stored import describe, rebuild
+from mast.sketches.formats import describe, rebuild
 from mast.support.arrays import Array
 
 if TYPE_CHECKING:
