@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mast.randomness import EXACT_SHUFFLE, Purpose
 from mast.sketches.base import Sketch
-from mast.sketches.composed import Over
+from mast.sketches.composed import innermost
 from mast.sketches.independent import Bernoulli, Identity
 from mast.sketches.laws import members_of
 from mast.sketches.perm_k import PermK
@@ -49,10 +49,8 @@ class UnitArrays(NamedTuple):
 
 def unit_arrays(sketch: Sketch, d: int) -> UnitArrays | None:
     """The units of a sketch as arrays; None if compiled loops cannot draw it."""
-    inner, law = sketch, sketch.law(d)
-    while isinstance(inner, Over):
-        inner = inner.sketch
-    drawn = None if law is None else _drawn(inner, law.units)
+    law = sketch.law(d)
+    drawn = None if law is None else _drawn(innermost(sketch), law.units)
     if law is None or drawn is None:
         return None
     kind, k = drawn
@@ -102,7 +100,7 @@ def stream_of(seed: Any, t: Any, node: Any, purpose: Any, index: Any) -> Any:
 @njit(cache=True)
 def draw_units(
     kind: int, k: int, thresholds: Any, seed: Any, t: int, node: int, order: Any, kept: Any
-) -> int:
+) -> Any:
     """Fill `kept` with the units that step t keeps on a node; returns how many there are.
 
     `order` is a scratch array that holds 0, 1, 2, ... and is left so.

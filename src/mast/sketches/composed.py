@@ -241,6 +241,11 @@ def same_partition(one: Sketch, other: Sketch) -> bool:
     return places and same_partition(one.sketch, other.sketch)
 
 
+def innermost(sketch: Sketch) -> Sketch:
+    """The sketch that one made of another is made of in the end; any other as it is."""
+    return innermost(sketch.sketch) if isinstance(sketch, Over) else sketch
+
+
 def replace_inner(sketch: Sketch, inner: Sketch) -> Sketch:
     """Another sketch in the place of the one that `sketch` is made of; itself, if that is made of none."""
     if not isinstance(sketch, Over):

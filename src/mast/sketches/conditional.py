@@ -138,7 +138,7 @@ class Conditional(Sketch):
 
     def unexplained(self, masks: BoolArray, weights: Array) -> Array:
         """The sum of the covariances that are left given what each mask keeps, times `weights`."""
-        from mast.sketches.equations import inverse_sum
+        from mast.sketches.kernels import inverse_sum
 
         few, many = _cheaper(masks)
         left = np.zeros_like(self.covariance)
@@ -196,7 +196,7 @@ def _solve(G: Array, chosen: BoolArray, right: Array) -> Array:
 
     `right` is one matrix for each mask, or a single one for all of them, of shape (1, features, columns).
     """
-    from mast.sketches.equations import solve_within  # Numba takes a while to load
+    from mast.sketches.kernels import solve_within  # Numba takes a while to load
 
     out = np.zeros((*chosen.shape, right.shape[2]))
     solve_within(G, chosen, np.ascontiguousarray(right), out)

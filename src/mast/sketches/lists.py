@@ -18,7 +18,7 @@ from mast import randomness
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent, probabilities
-from mast.sketches.composed import Mixture, Over
+from mast.sketches.composed import Mixture, innermost
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.estimates import moments_of
 from mast.sketches.independent import Bernoulli
@@ -329,9 +329,7 @@ def member_key(sketch: Sketch, member: int) -> Key:
     """
     if sketch.members is None:
         raise ArgumentError(f"{sketch!r} is no list of draws: lists are Sampled, Nested and PermK")
-    member, listed = check_int("member", member, 0, sketch.members - 1), sketch
-    while isinstance(listed, Over):
-        listed = listed.sketch
+    member, listed = check_int("member", member, 0, sketch.members - 1), innermost(sketch)
     keys = (Key(step=i) if sketch.stride == 1 else Key(node=i) for i in count())
     if not isinstance(listed, Nested | PermK | Sampled):  # a list of one
         return next(keys)
