@@ -18,7 +18,7 @@ from mast.errors import ArgumentError
 from mast.objectives import Logistic
 from mast.sketches import RandK
 from mast.sketches.compiled import UnitArrays, draw_units, unit_arrays
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 
 @dataclass(frozen=True)

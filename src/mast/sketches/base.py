@@ -18,8 +18,7 @@ from mast.sketches import estimates
 from mast.sketches.draws import Draw
 from mast.sketches.estimates import SUPPORT_LIMIT
 from mast.sketches.laws import Constants, IndependentLaw, Law
-from mast.support.arrays import LARGE, Array, frozen, refuse_too_large, vector
-from mast.support.checks import check_int, check_probability
+from mast.support.checks import LARGE, Array, check_int, check_probability, frozen, refuse_too_large, vector
 
 
 class Sketch(ABC):

@@ -16,7 +16,7 @@ from mast.sketches.independent import Bernoulli, Identity
 from mast.sketches.laws import members_of
 from mast.sketches.perm_k import PermK
 from mast.sketches.subsets import RandK
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 from mast.support.philox import below, block, philox, shuffled_in
 
 

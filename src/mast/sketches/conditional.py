@@ -20,7 +20,7 @@ from mast.sketches.base import Sketch
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.estimates import mean_over
 from mast.sketches.independent import Bernoulli
-from mast.support.arrays import Array, Indices, frozen, numbers
+from mast.support.checks import Array, Indices, frozen, numbers
 
 BoolArray = NDArray[np.bool_]
 

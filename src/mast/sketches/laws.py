@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mast.sketches.draws import DiagonalDraw
-from mast.support.arrays import Array, Indices, refuse_too_large
+from mast.support.checks import Array, Indices, refuse_too_large
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from mast.sketches.laws import Constants
 from mast.sketches.nested import Nested, Prefix
 from mast.sketches.perm_k import PermK
 from mast.sketches.subsets import RandK, Rolling
-from mast.support.arrays import Array, frozen, numbers
-from mast.support.checks import check_int, check_list
+from mast.support.checks import Array, check_int, check_list, frozen, numbers
 
 _REMEMBERED = 1 << 22  # coordinates of all draws of a list together
 

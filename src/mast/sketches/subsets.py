@@ -13,8 +13,7 @@ from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
 from mast.sketches.laws import Constants, Law, SubsetLaw
-from mast.support.arrays import Array
-from mast.support.checks import check_int
+from mast.support.checks import Array, check_int
 
 
 class Counted(Sketch):

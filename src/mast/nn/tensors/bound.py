@@ -28,7 +28,7 @@ from mast.sketches import Bernoulli, Constants, Sampled, Sketch
 from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, MaskDraw
 from mast.sketches.independent import Entry, entry_of
 from mast.sketches.lists import same_for_layers
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 _WORTH_A_THREAD = 1 << 19  # coordinates
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from mast.nn.units.groups import Segment
 from mast.sketches import DiagonalDraw
 from mast.sketches.draws.kernels import walk_grid
-from mast.support.arrays import Indices
+from mast.support.checks import Indices
 
 _ALL = -1  # in the place of a group: no draw cuts here
 _ALIGNED = 16  # each tensor starts at a multiple of this many entries, like one that torch has made

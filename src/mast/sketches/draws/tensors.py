@@ -12,7 +12,7 @@ import numpy as np
 from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.draws.base import Draw, as_tensor, kernels
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 LONG = 32  #: entries that lie together are moved together from this length on
 
