@@ -16,6 +16,7 @@ from mast.errors import ArgumentError, NotExactError, SupportTooLargeError
 from mast.objectives import Objective, Sketched, mean
 from mast.randomness import Key, Purpose
 from mast.sketches import Draw, Sketch
+from mast.sketches.composed import components
 from mast.support.cards import card
 from mast.support.checks import Array, Indices, check_int, check_list, frozen, vector
 
@@ -166,7 +167,7 @@ class Problem(AbstractProblem):
         closed = self.objective.sketched(self.sketch, self.shift)
         if closed is not None:
             return closed
-        parts = self.sketch.components()
+        parts = components(self.sketch)
         if parts is not None:
             exact = [Problem(self.objective, sketch, self.shift).exact for _, sketch in parts]
             return mean(exact, [weight for weight, _ in parts])

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 import mast
 from mast.errors import ArgumentError, DataError
-from mast.sketches.stored import describe, rebuild
+from mast.sketches.formats import describe, rebuild
 from mast.support import files
 from sketches.samples import SKETCHES, D
 

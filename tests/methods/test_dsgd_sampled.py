@@ -7,8 +7,7 @@ import scipy.sparse
 import mast
 from mast.errors import ArgumentError
 from mast.methods import make
-from mast.sketches.compiled import unit_arrays
-from mast.sketches.kernels import draw_units
+from mast.sketches.compiled import draw_units, unit_arrays
 from sketches.samples import SKETCHES, D
 
 COMPILED = {name: sketch for name, sketch in SKETCHES.items() if unit_arrays(sketch, D) is not None}

@@ -43,7 +43,7 @@ def diagonals(sk, keys):
 def test_training_draws_members_and_nothing_else(sketch):
     model = mlp()
     sk = mast.nn.sparsify(model, sketch, seed=5)
-    members = diagonals(sk, [sk.sketch.member_key(i) for i in range(sk.members)])
+    members = diagonals(sk, [sk.member_key(i) for i in range(sk.members)])
     seen = set()
     for step in range(40):
         (drawn,) = diagonals(sk, [mast.randomness.Key(5, step)])
@@ -59,7 +59,7 @@ def test_a_submodel_by_its_number(sketch):
     sk = mast.nn.sparsify(model, sketch)
     x = torch.randn(4, 6, dtype=torch.float64)
     for i in range(sk.members):
-        key = sk.sketch.member_key(i)
+        key = sk.member_key(i)
         with torch.no_grad(), sk.at(key):
             model.train()
             expected = model(x)
@@ -91,7 +91,7 @@ def test_a_delta_by_its_number(sketch, tmp_path):
             p.add_(0.1 * torch.randn_like(p))
     path = sk.save_delta(tmp_path / "1.delta", member=1)
     assert mast.nn.read_delta(path).about["member"] == 1
-    with sk.at(sk.sketch.member_key(1)), torch.no_grad():
+    with sk.at(sk.member_key(1)), torch.no_grad():
         x = torch.randn(4, 6, dtype=torch.float64)
         torch.testing.assert_close(mast.nn.apply_delta(base, path)(x), model.train()(x))
     with pytest.raises(ArgumentError, match="not by both"):
@@ -106,7 +106,7 @@ def test_sizes_of_nested_units_are_rounded_shares_of_each_layer():
 
 def test_nested_weights_are_rounded_shares_of_each_layer():
     sk = mast.nn.sparsify(mlp(), mast.Nested([0.3, 1.0]))
-    kept = sk.kept(sk.sketch.member_key(0))
+    kept = sk.kept(sk.member_key(0))
     assert {name: k.count for name, k in kept.items()} == {
         name: round(0.3 * p.numel()) for name, p in sk.model.named_parameters() if p.ndim > 1
     }
@@ -134,14 +134,14 @@ def test_a_list_is_as_its_sketch_draws_it():
     sk = mast.nn.sparsify(mlp(), mast.Sampled(mast.Bernoulli(0.4), 5, seed=2))
     plain = mast.nn.sparsify(mlp(), mast.Bernoulli(0.4), seed=2)
     for i in range(5):
-        (ours,) = diagonals(sk, [sk.sketch.member_key(i)])
+        (ours,) = diagonals(sk, [sk.member_key(i)])
         (theirs,) = diagonals(plain, [mast.randomness.Key(2, i)])
         assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_a_corrected_list_has_mean_one_where_something_is_kept():
     sk = mast.nn.sparsify(mlp(), LISTS["masks, corrected"])
-    members = diagonals(sk, [sk.sketch.member_key(i) for i in range(5)])
+    members = diagonals(sk, [sk.member_key(i) for i in range(5)])
     for name in members[0]:
         mean = np.mean([m[name] for m in members], axis=0)
         np.testing.assert_allclose(mean[mean > 0], 1, rtol=1e-12)
@@ -150,7 +150,7 @@ def test_a_corrected_list_has_mean_one_where_something_is_kept():
 @pytest.mark.parametrize("name", ["masks, balanced", "units, balanced"])
 def test_a_balanced_list_keeps_every_weight_equally_often(name):
     sk = mast.nn.sparsify(mlp(), LISTS[name])
-    members = diagonals(sk, [sk.sketch.member_key(i) for i in range(sk.members)])
+    members = diagonals(sk, [sk.member_key(i) for i in range(sk.members)])
     for weight in members[0]:
         np.testing.assert_allclose(np.mean([m[weight] for m in members], axis=0), 1, rtol=1e-12)
 
@@ -162,7 +162,7 @@ def test_a_balanced_list_has_one_share_for_all_weights():
 
 def test_the_blocks_of_units_partition_every_layer():
     sk = mast.nn.sparsify(mlp(), mast.nn.Neurons(mast.PermK(4)))
-    draws = [sk.draw(sk.sketch.member_key(i)) for i in range(4)]
+    draws = [sk.draw(sk.member_key(i)) for i in range(4)]
     for group in draws[0]:
         assert sorted(np.concatenate([draw[group].indices for draw in draws]).tolist()) == list(range(16))
 
@@ -222,7 +222,7 @@ def test_layers_of_one_size_share_a_random_order():
     layers = [nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU()]
     model = nn.Sequential(*layers, nn.Linear(12, 2))
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Nested([0.25, 1.0], order="random", seed=3)))
-    quarter = sk.draw(sk.sketch.member_key(0))
+    quarter = sk.draw(sk.member_key(0))
     first, second = (set(quarter[name].indices) for name in ("0.weight", "2.weight"))
     assert first == second != set(range(4))
     assert len(quarter["4.weight"].indices) == 3

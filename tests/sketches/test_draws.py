@@ -7,7 +7,7 @@ import mast
 from mast import randomness
 from mast.errors import ArgumentError
 from mast.randomness import Key
-from mast.sketches.draws import DiagonalDraw, FullDraw, GridDraw, MaskDraw, ModelDraw, forms
+from mast.sketches.draws import DiagonalDraw, FullDraw, GridDraw, MaskDraw, ModelDraw, base
 
 D = 60_000
 
@@ -15,7 +15,7 @@ D = 60_000
 @pytest.fixture(params=["numpy", "compiled"])
 def way(request, monkeypatch):
     """Both forms at every size."""
-    monkeypatch.setattr(forms, "MANY", 0 if request.param == "compiled" else D + 1)
+    monkeypatch.setattr(base, "MANY", 0 if request.param == "compiled" else D + 1)
 
 
 @pytest.mark.parametrize("keep", [0.001, 0.4, 1.0])

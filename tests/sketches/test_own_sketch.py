@@ -85,7 +85,7 @@ def test_a_bias_that_the_class_does_not_admit_is_found():
         biased.constants(D)
 
 
-def test_rare_survivors_are_no_bias():
+def test_what_is_rarely_kept_is_no_bias():
     assert Drops(0.99).constants(50).L_max == pytest.approx(1e4)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from mast.errors import ArgumentError
 from mast.sketches import Identity, Mixture, Nested, PermK, RandK, Rolling, Sketch
-from mast.sketches.over import Over
+from mast.sketches.composed import Over, replace_inner
 from mast.support.checks import check_choice, check_number
 
 
@@ -73,7 +73,7 @@ class Scheme:
         chances: dict[float, float] = {}
         held = self.sketches(shares)
         for sketch in held:
-            prefixes = sketch.components() if isinstance(sketch, Mixture) else [(1.0, sketch)]
+            prefixes = sketch.components if isinstance(sketch, Mixture) else [(1.0, sketch)]
             for chance, prefix in prefixes:
                 assert isinstance(prefix, Nested)
                 (size,) = prefix.shares.tolist()
@@ -89,7 +89,7 @@ def largest_prefix(sketch: Sketch) -> Sketch:
     """
     if isinstance(sketch, Over):
         prefix = largest_prefix(sketch.sketch)
-        return sketch if prefix is sketch.sketch else sketch.over(prefix)
+        return sketch if prefix is sketch.sketch else replace_inner(sketch, prefix)
     if isinstance(sketch, Mixture) and all(isinstance(prefix, Nested) for prefix in sketch.sketches):
         return max(sketch.sketches, key=lambda prefix: float(max(prefix.arguments()["shares"])))
     return sketch

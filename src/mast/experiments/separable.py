@@ -17,8 +17,7 @@ from numba import njit
 from mast.errors import ArgumentError
 from mast.objectives import Logistic
 from mast.sketches import RandK
-from mast.sketches.compiled import UnitArrays, unit_arrays
-from mast.sketches.kernels import draw_units
+from mast.sketches.compiled import UnitArrays, draw_units, unit_arrays
 from mast.support.checks import Array, Indices
 
 

@@ -21,7 +21,7 @@ from mast.learn.imputer import FeatureGaussian
 from mast.learn.missing import Masks, row_hashes
 from mast.randomness import Key
 from mast.sketches import Bernoulli, DiagonalDraw, Identity, Sketch
-from mast.sketches.over import Over
+from mast.sketches.composed import Over, components
 from mast.support.checks import Array, Indices, row_blocks
 
 ROWS = 6000  #: of all copies together, where few rows are copied
@@ -146,7 +146,7 @@ def _impute(out: Array, X: Array, masks: Masks, which: Indices, gaussian: Featur
 
 def pool(sketch: Sketch, d: int, groups: int, count: int, key: Key) -> Array:
     """`groups` times `count` diagonals: in each group, components by their weights (systematic sampling)."""
-    parts = sketch.components()
+    parts = components(sketch)
     if parts is None:
         return diagonals(sketch, d, groups * count, key)
     turn = np.modf(np.arange(1, groups + 1) * 0.6180339887498949)[0]

@@ -9,8 +9,8 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from mast.sketches import Sketch
-from mast.sketches.over import Over
+from mast.sketches import Mixture, Sketch
+from mast.sketches.composed import Over
 from mast.support.checks import Array, Indices, row_blocks
 
 Masks = NDArray[np.bool_]
@@ -166,9 +166,8 @@ def units(sketch: Sketch, d: int) -> Indices:
     if isinstance(sketch, Over):
         inner, labels = units(sketch.sketch, sketch.size(d)), sketch.labels_in(d)
         return inner if labels is None else np.where(labels >= 0, inner[labels], -1)
-    parts = sketch.components()
-    if parts is not None:
-        found = [units(part, d) for _, part in parts]
+    if isinstance(sketch, Mixture):
+        found = [units(part, d) for _, part in sketch.components]
         if all(np.array_equal(found[0], other) for other in found):
             return found[0]
     return np.arange(d)

@@ -18,7 +18,7 @@ from mast.learn.linear import LinearEstimator
 from mast.learn.missing import Scaling, rows_with_nan
 from mast.learn.scoring import draw_curves
 from mast.sketches import DiagonalDraw, RandK, Sketch
-from mast.sketches.over import replace_inner
+from mast.sketches.composed import replace_inner
 from mast.support.checks import Array, check_int, check_number, numbers
 
 if TYPE_CHECKING:

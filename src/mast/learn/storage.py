@@ -24,7 +24,7 @@ from mast.learn.imputer import ConditionalImputer, FeatureGaussian
 from mast.learn.linear import LinearEstimator
 from mast.sketches import Sketch
 from mast.sketches.conditional import Conditional
-from mast.sketches.stored import describe, rebuild
+from mast.sketches.formats import describe, rebuild
 from mast.support import files
 from mast.support.files import as_path
 from mast.theory import Guarantee

@@ -290,7 +290,8 @@ def _gap(problem: AbstractProblem, effort: str, sharp: bool) -> Gap:
     if effort == "none":
         return Gap(None, SKIPPED)
     if sharp and isinstance(problem, Problem) and problem.objective.convex:
-        blocks = problem.sketch.separable(problem.dim)
+        law = problem.sketch.law(problem.dim)
+        blocks = None if law is None else law.separable()
         if blocks is not None and (blocks[0] >= 0).all():  # a coordinate that always survives ties them
             return Gap(0.0, SHARP)
         if isinstance(problem.objective, Quadratic):

@@ -18,7 +18,7 @@ from mast.methods.base import Method, State, gap_of, refuse_dependent, regime_of
 from mast.objectives import Objective
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.sketches import Sketch
-from mast.sketches.over import same_partition
+from mast.sketches.composed import same_partition
 from mast.support.checks import Array
 
 

@@ -19,7 +19,6 @@ from mast.objectives.losses import HalfSquare, LogLoss, Ridge, Saturating
 from mast.problem import Problem
 from mast.randomness import Purpose
 from mast.sketches import Draw
-from mast.sketches.compiled import DrawKind, UnitArrays, unit_arrays
 from mast.support.checks import Array, Indices, check_choice, check_int
 
 
@@ -117,10 +116,12 @@ class CompiledLoop:
     @staticmethod
     def of(problem: Problem, batch_size: int, averaged: bool) -> CompiledLoop | None:
         """The loop for this problem; None where only the slow steps can run."""
+        from mast.sketches.compiled import DrawKind, unit_arrays  # Numba takes a while to load
+
         f, units = problem.objective, unit_arrays(problem.sketch, problem.dim)
         if not isinstance(f, LinearModel) or units is None or type(f.loss) not in _LOSSES:
             return None
-        if not isinstance(f.penalty, Ridge | Saturating) or (averaged and not _one_of(units)):
+        if not isinstance(f.penalty, Ridge | Saturating) or (averaged and not units.single):
             return None
         penalty = (f.penalty.l2, 0.0) if isinstance(f.penalty, Ridge) else (0.0, f.penalty.weight)
         rows = (*csr_arrays(f.design.csr), f.labels, f.rates)
@@ -141,8 +142,3 @@ class CompiledLoop:
 
 
 _LOSSES = {LogLoss: 0, HalfSquare: 1}
-
-
-def _one_of(units: UnitArrays) -> bool:
-    """Whether exactly one unit survives, so that all sketches can be averaged in one go."""
-    return units.kind in (DrawKind.ALL, DrawKind.BLOCK) or (units.kind is DrawKind.SUBSET and units.k == 1)

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit, uint64
 
 from mast.randomness import EXACT_SHUFFLE, ROUNDS, Purpose
-from mast.sketches.kernels import draw_units, stream_of
+from mast.sketches.compiled import draw_units, stream_of
 from mast.support.philox import block, feistel_element, shuffled_in
 
 _BATCH = int(Purpose.BATCH)

@@ -31,7 +31,7 @@ from mast.nn.units.pool import Pool
 from mast.randomness import Key
 
 if TYPE_CHECKING:
-    from mast.sketches.draws.kernels import KeptUnits
+    from mast.nn.units.compiled_cut import KeptUnits
 
 FORMAT = 1  #: version of the state
 _AHEAD = 16  # steps that are drawn at once ...

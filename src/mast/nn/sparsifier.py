@@ -29,6 +29,7 @@ from mast.nn.validation import signs_of_training, warn_of_checkpoints
 from mast.randomness import Key
 from mast.sketches import Constants, Sketch
 from mast.sketches.draws import Draw, ModelDraw
+from mast.sketches.lists import member_key
 
 if TYPE_CHECKING:
     from mast.nn.report import DensityReport
@@ -147,7 +148,7 @@ class Sparsifier:
         """A key that draws this member of the list."""
         if not isinstance(self.sketch, Sketch):
             raise ArgumentError(f"{self.sketch!r} is no list of draws: lists are Sampled, Nested and PermK")
-        return self.sketch.member_key(number)
+        return member_key(self.sketch, number)
 
     @property
     def shift(self) -> Mapping[str, Tensor] | None:

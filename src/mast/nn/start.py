@@ -26,6 +26,7 @@ from mast.nn.units import parse
 from mast.nn.units.unit_map import BoundUnits
 from mast.nn.validation import scaled_starts, sparsifier_of
 from mast.sketches import Nested, Sampled, Sketch, UnscaledBernoulli
+from mast.sketches.lists import member_key
 from mast.support.checks import Array
 
 
@@ -155,7 +156,7 @@ def start_factors(bound: BoundSketch, number: int, shape: tuple[int, ...]) -> Ar
             return start_factors(bound.members, number, shape)
         square, like = np.zeros(math.prod(shape)), torch.empty(0, dtype=torch.float64)
         for i in range(bound.sketch.n):
-            kept = bound.kept(number, bound.sketch.member_key(i), like)
+            kept = bound.kept(number, member_key(bound.sketch, i), like)
             square[kept.positions] += np.square(kept.each_scale()) / bound.sketch.n
         return (1 / np.sqrt(np.where(square > 0, square, 1.0))).reshape(shape)
     if bound.joint:

@@ -24,7 +24,7 @@ from mast.nn.tensors.weights import unwrapped
 from mast.nn.units.configurations import configurable
 from mast.nn.units.groups import OUTPUT
 from mast.sketches import Nested
-from mast.sketches.over import Over
+from mast.sketches.composed import Over
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier

@@ -78,7 +78,7 @@ class LeastSquares(RidgeModel):
         if self.dim <= LARGEST_MATRIX:
             return self.quadratic.sketched(sketch, shift)
         law = sketch.law(self.dim)
-        if law is not None and sketch.separable(self.dim) is None:
+        if law is not None and law.separable() is None:
             form = law.moment_form()
             if form is not None:
                 return SketchedLeastSquares(self, sketch, shift, self.penalty.sketched(sketch, shift), form)

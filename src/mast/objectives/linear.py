@@ -209,7 +209,7 @@ class LinearModel(Objective):
         penalty = None if law is None else self.penalty.sketched(sketch, shift)
         if law is None or penalty is None:
             return None
-        blocks = sketch.separable(self.dim)
+        blocks = law.separable()
         if blocks is not None:
             return Separable(self, sketch, shift, penalty, *blocks)
         if law.outcomes() is None:

@@ -266,8 +266,8 @@ class Saturating(Penalty):
         law = sketch.law(shift.size)
         if law is None or (isinstance(law, IndependentLaw) and law.noise):
             return None
-        kept = law.spread(law.keep)
-        values = [(kept, law.spread(law.scales))]
+        kept = law.per_coordinate(law.keep)
+        values = [(kept, law.per_coordinate(law.scales))]
         if (kept < 1).any():
             values.append((1 - kept, np.zeros(shift.size)))
         return SketchedSaturating(self, values, shift)

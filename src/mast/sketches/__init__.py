@@ -1,18 +1,16 @@
 """Sketches: the distributions of the random matrix S. One file per family; this list is all of them."""
 
 from mast.sketches.base import Sketch
-from mast.sketches.choices import Matrices, Mixture
+from mast.sketches.composed import Except, Grouped, Mixture
 from mast.sketches.conditional import Conditional
-from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw, ModelDraw
 from mast.sketches.estimates import ESTIMATE_DRAWS, SUPPORT_LIMIT
+from mast.sketches.formats import parse
 from mast.sketches.independent import Bernoulli, Gaussian, Identity, UnscaledBernoulli
-from mast.sketches.laws import IndependentLaw, Law, SubsetLaw
+from mast.sketches.laws import Constants, IndependentLaw, Law, SubsetLaw
+from mast.sketches.lists import Matrices, Sampled
 from mast.sketches.nested import Nested
-from mast.sketches.over import Except, Grouped
-from mast.sketches.parsing import parse
 from mast.sketches.perm_k import PermK
-from mast.sketches.sampled import Sampled
 from mast.sketches.subsets import RandK, Rolling
 
 __all__ = [

@@ -6,19 +6,19 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mast.errors import ArgumentError, NotDiagonalError, SupportTooLargeError
 from mast.randomness import Key
 from mast.sketches import estimates
-from mast.sketches.constants import Constants
 from mast.sketches.draws import Draw
 from mast.sketches.estimates import SUPPORT_LIMIT
-from mast.sketches.laws import IndependentLaw, Law, SubsetLaw
-from mast.support.checks import LARGE, Array, Indices, check_int, check_probability, refuse_too_large
+from mast.sketches.laws import Constants, IndependentLaw, Law
+from mast.support.checks import LARGE, Array, check_int, check_probability, frozen, refuse_too_large, vector
 
 
 class Sketch(ABC):
@@ -35,27 +35,17 @@ class Sketch(ABC):
     diagonal: bool = True
     #: draws of different steps are independent
     independent: bool = True
-    #: in a network every layer is a vector of its own, drawn with one key for all: a share, or a window
-    per_layer: bool = False
-    #: the only dimension in which it can be drawn, if there is one
-    fixed_dim: int | None = None
     #: how many draws there are, if the sketch is a list of a few that have numbers
     members: int | None = None
     #: nodes whose numbers differ by a multiple of this draw independently of each other
     stride: int = 1
+    _fixed_dim: int | None = None  # the only dimension in which it can be drawn, if there is one
 
     # ---- what a sketch defines ---------------------------------------------------------
 
     @abstractmethod
     def sample(self, d: int, key: Key) -> Draw:
         """The draw that `key` names: a function of d and the key, and of nothing else."""
-
-    def sample_layer(self, d: int, key: Key, layer: int) -> Draw:
-        """The draw over one layer of a network, whose name has this number; all layers have the same key.
-
-        What layers have in common follows from the key alone: a share, a window, a component, a member.
-        """
-        return self.sample(d, Key(key.seed, key.step, key.node, 0 if self.per_layer else layer))
 
     def outcomes(self, d: int) -> Iterable[tuple[float, Draw]] | None:
         """All (probability, draw) pairs, one after the other; None if they are infinitely many or unknown."""
@@ -69,8 +59,8 @@ class Sketch(ABC):
     def check(self, d: int) -> int:
         """The dimension d, or an error if the sketch cannot be drawn in it."""
         d = check_int("the dimension d", d, 1)
-        if self.fixed_dim not in (None, d):
-            raise ArgumentError(f"{self!r} is for {self.fixed_dim} coordinates, but the dimension is {d}")
+        if self._fixed_dim not in (None, d):
+            raise ArgumentError(f"{self!r} is for {self._fixed_dim} coordinates, but the dimension is {d}")
         return d
 
     def label(self) -> str:
@@ -119,17 +109,10 @@ class Sketch(ABC):
 
         Their `unbiased` is False where E[S] is not I.
         """
-        self.check(d)
-        parts = self.components()
-        law = self.law(d) if parts is None else None
+        law = self.law(self.check(d))
         if law is not None:
             return law.constants()
-        square = self.expected_square(d)
-        eigenvalues = square if square.ndim == 1 else np.linalg.eigvalsh(square)
-        most, least = float(eigenvalues.max()), float(eigenvalues.min())
-        if parts is not None:
-            inner = Constants.of_parts([sketch.constants(d) for _, sketch in parts])
-            return Constants(most, least, inner.L_max, inner.estimated, self.unbiased)
+        most, least = extreme_eigenvalues(self.expected_square(d))
         listed = estimates.moments_of(self, d)
         if not self.unbiased:
             return Constants(most, least, listed.largest, bool(listed.draws), unbiased=False)
@@ -145,13 +128,9 @@ class Sketch(ABC):
         >>> mast.RandK(3).share(12), mast.Mixture([mast.Bernoulli(0.5), mast.Identity()]).share(12)
         (0.25, 0.75)
         """
-        self.check(d)
+        law = self.law(self.check(d))
         if not self.diagonal:
             raise NotDiagonalError(f"{self!r} is not diagonal: it mixes coordinates, it keeps no share")
-        parts = self.components()
-        if parts is not None:
-            return float(sum(weight * sketch.share(d) for weight, sketch in parts))
-        law = self.law(d)
         return estimates.moments_of(self, d).share if law is None else law.share()
 
     def at(self, density: float) -> Sketch:
@@ -176,9 +155,6 @@ class Sketch(ABC):
     def mean(self, d: int) -> Array:
         """The diagonal of E[S]: ones, unless the sketch is biased."""
         self.check(d)
-        parts = self.components()
-        if parts is not None:
-            return np.asarray(sum(weight * sketch.mean(d) for weight, sketch in parts))
         refuse_too_large(f"the mean of {self!r} in {d:,} dimensions", d)
         if self.unbiased:
             return np.ones(d)
@@ -187,14 +163,7 @@ class Sketch(ABC):
 
     def expected_square(self, d: int) -> Array:
         """E[S'S]: its diagonal if all S are diagonal, else the matrix."""
-        self.check(d)
-        parts = self.components()
-        if parts is not None:
-            squares = [(weight, sketch.expected_square(d)) for weight, sketch in parts]
-            if not self.diagonal:
-                squares = [(w, np.diag(square) if square.ndim == 1 else square) for w, square in squares]
-            return np.asarray(sum(w * square for w, square in squares))
-        law = self.law(d)
+        law = self.law(self.check(d))
         return estimates.moments_of(self, d).square if law is None else law.expected_square()
 
     def second_moment(self, d: int) -> Array:
@@ -204,53 +173,15 @@ class Sketch(ABC):
             raise NotDiagonalError(
                 f"E[c c'] exists for diagonal sketches, {self!r} is not one: use sandwich(H)"
             )
-        parts = self.components()
-        if parts is not None:
-            return np.asarray(sum(weight * sketch.second_moment(d) for weight, sketch in parts))
         law = self.law(d)
         return estimates.mean_over(self, d, _outer) if law is None else law.second_moment()
 
     def sandwich(self, H: Array) -> Array:
         """E[S'HS]: the Hessian of f_D when H is that of a quadratic f."""
         d = self.check(H.shape[0])
-        parts = self.components()
-        if parts is not None:
-            return np.asarray(sum(weight * sketch.sandwich(H) for weight, sketch in parts))
         if self.diagonal:
             return H * self.second_moment(d)
         return estimates.mean_over(self, d, lambda draw: draw.adjoint(H @ draw.matrix()))
-
-    def separable(self, d: int) -> tuple[Indices, int] | None:
-        """The block of each coordinate and K, if exactly one of K blocks is kept, times K; else None.
-
-        Then f_D splits into independent problems, one per block. What is always kept has the block -1.
-        """
-        law = self.law(d)
-        return law.separable() if isinstance(law, SubsetLaw) else None
-
-    # ---- composed sketches, and sketches across nodes --------------------------------------
-
-    def components(self) -> list[tuple[float, Sketch]] | None:
-        """The (weight, sketch) pairs that this one chooses from, if it is a mixture; else None."""
-        return None
-
-    def member_of(self, key: Key) -> int:
-        """Which member of the list `key` draws; of a list of one, that."""
-        return 0
-
-    def member_key(self, member: int) -> Key:
-        """A key that draws this member of the list: the first step, or node, of seed 0 that does.
-
-        >>> import mast
-        >>> key = mast.Nested([0.25, 0.5, 1.0]).member_key(1)
-        >>> mast.Nested([0.25, 0.5, 1.0]).sample(8, key)
-        <draw: keeps 4 of 8 coordinates>
-        """
-        if self.members is None:
-            raise ArgumentError(f"{self!r} is no list of draws: lists are Sampled, Nested and PermK")
-        member = check_int("member", member, 0, self.members - 1)
-        keys = (Key(step=i) if self.stride == 1 else Key(node=i) for i in count())
-        return next(key for key in keys if self.member_of(key) == member)
 
     # ---- what two equal sketches have in common --------------------------------------------
 
@@ -277,6 +208,24 @@ _ABSENT = object()
 def percent(share: float) -> str:
     """A share as people write it: 0.7 is ``70 %``."""
     return f"{100 * share:.4g} %"
+
+
+def probabilities(name: str, weights: ArrayLike | None, n: int) -> Array:
+    """Checked probabilities that sum to 1, n of them; uniform if None."""
+    if weights is None:
+        return frozen(np.full(n, 1 / n))
+    w = vector(name, weights, n)
+    if (w < 0).any():
+        raise ArgumentError(f"{name} must not be negative, got {w.min()}")
+    if abs(w.sum() - 1) > 1e-9:
+        raise ArgumentError(f"{name} must sum to 1, got {w.sum():.12g}")
+    return frozen(w / w.sum())
+
+
+def extreme_eigenvalues(square: Array) -> tuple[float, float]:
+    """The largest and the smallest eigenvalue of E[S'S], a matrix or the diagonal of one."""
+    eigenvalues = square if square.ndim == 1 else np.linalg.eigvalsh(square)
+    return float(eigenvalues.max()), max(float(eigenvalues.min()), 0.0)
 
 
 def _outer(draw: Draw) -> Array:

@@ -17,9 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Sketch
-from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
-from mast.sketches.estimates import mean_over, moments_of
+from mast.sketches.estimates import mean_over
 from mast.sketches.independent import Bernoulli
 from mast.support.checks import Array, Indices, frozen, numbers
 
@@ -68,7 +67,7 @@ class Conditional(Sketch):
         self.masks = keep if isinstance(keep, Sketch) else Bernoulli(keep)
         if not self.masks.diagonal:
             raise ArgumentError(f"keep must be a probability or a diagonal sketch, got {keep!r}")
-        self.fixed_dim = self.masks.check(len(self.covariance))
+        self._fixed_dim = self.masks.check(len(self.covariance))
 
     @cached_property
     def precision(self) -> Array:
@@ -169,13 +168,6 @@ class Conditional(Sketch):
     def support_size(self, d: int) -> int | None:
         """As many as there are masks."""
         return self.masks.support_size(self.check(d))
-
-    def constants(self, d: int) -> Constants:
-        """The extreme eigenvalues of E[S'S], which may be below 1, and the largest that S'S ever has."""
-        known = moments_of(self, self.check(d))
-        eigenvalues = np.linalg.eigvalsh(known.square)
-        least = max(float(eigenvalues[0]), 0.0)
-        return Constants(float(eigenvalues[-1]), least, known.largest, known.draws > 0, unbiased=False)
 
     def bias(self, d: int) -> float:
         """The largest entry of |E[S] - I|: 0 would make S unbiased."""

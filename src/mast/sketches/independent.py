@@ -45,7 +45,7 @@ class Bernoulli(Sketch):
 
     On weights this is DropConnect. `keep` is one number for all coordinates or one per coordinate. A mask
     compares 32 random bits with a threshold t, so it keeps with probability exactly t / 2^32. The attribute
-    `keep` holds that number, at most 2^-33 away from the one that was asked for: it scales the survivors
+    `keep` holds that number, at most 2^-33 away from the one that was asked for: it scales what is kept
     and enters all constants, so that E[S] = I holds exactly.
 
     >>> import mast
@@ -66,25 +66,21 @@ class Bernoulli(Sketch):
                 raise ArgumentError("keep has no entries: give one number, or one per coordinate")
             self.thresholds = _thresholds(shares)
             self.keep = frozen(self.thresholds / 2**32)
-            self.fixed_dim = shares.size
+            self._fixed_dim = shares.size
 
     def sample(self, d: int, key: Key) -> Draw:
-        """The mask of `key`, and the scales of the survivors."""
+        """The mask of `key`, and the scales of what it keeps."""
         self.check(d)
         indices = np.flatnonzero(randomness.bernoulli(key, self.thresholds, 0, d))
         return DiagonalDraw(d, indices, np.broadcast_to(self.scales(), (d,))[indices])
 
     def scales(self) -> Array:
-        """What a survivor is multiplied with, one for all or one per coordinate."""
+        """What is kept is multiplied with this, one for all or one per coordinate."""
         return 1 / np.asarray(self.keep)
 
     def law(self, d: int) -> Law:
         """Each coordinate by itself."""
         return IndependentLaw(self.check(d), d, self.keep, self.scales(), unbiased=self.unbiased)
-
-    def with_keep(self, keep: ArrayLike) -> Sketch:
-        """The same kind with these keep probabilities."""
-        return type(self)(keep)
 
     def _at(self, density: float) -> Sketch:
         return type(self)(density)
@@ -98,7 +94,7 @@ class Bernoulli(Sketch):
 
 
 class UnscaledBernoulli(Bernoulli):
-    """The original dropout: survivors are not rescaled, so E[S] is keep, not I.
+    """The original dropout: what is kept is not rescaled, so E[S] is keep, not I.
 
     DSGD has its step size all the same; what compares f_D with f does not apply.
 
@@ -134,7 +130,7 @@ class Gaussian(Sketch):
         return DiagonalDraw(d, np.arange(d), 1 + self.sigma * randomness.normal(key, 0, d))
 
     def law(self, d: int) -> Law:
-        """Independent coordinates that all survive, with noise."""
+        """Independent coordinates that are all kept, with noise."""
         return IndependentLaw(d, d, keep=1.0, scales=1.0, noise=self.sigma**2)
 
     def _at(self, density: float) -> Sketch:
@@ -148,13 +144,13 @@ class Gaussian(Sketch):
 class Entry(NamedTuple):
     """One coordinate that is drawn by itself: coordinate i from word, or normal number, i of the key."""
 
-    threshold: int  #: it survives where its word of 32 bits is below this
+    threshold: int  #: it is kept where its word of 32 bits is below this
     scale: float  #: what it is multiplied with then
     sigma: float = 0.0  #: of a normal error of the scale
 
 
 def entry_of(sketch: Sketch) -> Entry | None:
-    """One coordinate of a sketch, if all are alike and drawn by themselves: any piece of S is drawn alone."""
+    """One coordinate of a sketch, if each is drawn by itself in the same way: so is any piece of S."""
     match sketch:
         case Identity():
             return Entry(1 << 32, 1.0)

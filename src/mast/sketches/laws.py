@@ -1,4 +1,4 @@
-"""What a sketch does to its coordinates, as numbers: exact laws, for expectations that need no sampling.
+"""What a sketch does to its coordinates, as numbers: its constants, and laws that need no sampling.
 
 A unit is a coordinate, a group of them, or a block of a fixed partition: its coordinates are kept or dropped
 together. A law says how many units there are and how the kept ones are chosen; the support, moments,
@@ -6,14 +6,13 @@ constants and exact forms of f_D follow from it.
 
 - `IndependentLaw`: each unit by itself, with its own probability.
 - `SubsetLaw`: a uniform subset of the units, of one size or of several.
-- `PairLaw`: neither; only single units and pairs of them are known.
+- A plain `Law` is neither: only single units and pairs of them are known.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
@@ -21,31 +20,45 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw
 from mast.support.checks import Array, Indices, refuse_too_large
 
 
-class Members(NamedTuple):
-    """The coordinates of the units: those of unit u are ``order[start[u] : start[u + 1]]``."""
+@dataclass(frozen=True)
+class Constants:
+    """The numbers of a sketch that theory needs.
 
-    order: Indices
-    start: Indices
+    `L_D` and `mu_D` are the largest and smallest eigenvalue of E[S'S]; `L_max` is the
+    largest eigenvalue that S'S ever has, and may be infinite. If they are `estimated`, from draws,
+    `L_max` is the largest that was seen. `unbiased` says whether E[S] = I: the statements about DSGD do
+    not need it, those that compare f_D with f do (Theorem 1).
+    """
+
+    L_D: float
+    mu_D: float
+    L_max: float
+    estimated: bool = False
+    unbiased: bool = True
+
+    @property
+    def kappa_D(self) -> float:
+        """The condition number of E[S'S]; infinite if some coordinates are never kept."""
+        return self.L_D / self.mu_D if self.mu_D else math.inf
 
     @classmethod
-    def of(cls, unit_of: Indices, units: int) -> Members:
-        """From the unit of each coordinate."""
-        start = np.concatenate([[0], np.cumsum(np.bincount(unit_of, minlength=units))])
-        return cls(np.argsort(unit_of, kind="stable").astype(np.int64), start.astype(np.int64))
+    def of_parts(cls, parts: Sequence[Constants]) -> Constants:
+        """Those of an S that is made of independent or fixed blocks, each with its own constants."""
+        return cls(
+            max(part.L_D for part in parts),
+            min(part.mu_D for part in parts),
+            max(part.L_max for part in parts),
+            any(part.estimated for part in parts),
+            all(part.unbiased for part in parts),
+        )
 
-    def spread(self, draw: DiagonalDraw) -> DiagonalDraw:
-        """A draw over units as one over their coordinates; it costs what it keeps."""
-        first = self.start[draw.indices]
-        sizes = self.start[draw.indices + 1] - first
-        offsets = np.repeat(first - (np.cumsum(sizes) - sizes), sizes)
-        indices = self.order[offsets + np.arange(offsets.size)]
-        ascending = np.argsort(indices)
-        return DiagonalDraw(self.order.size, indices[ascending], np.repeat(draw.scales, sizes)[ascending])
+    def __repr__(self) -> str:
+        how = ", estimated=True" * self.estimated + ", unbiased=False" * (not self.unbiased)
+        return f"Constants(L_D={self.L_D!r}, mu_D={self.mu_D!r}, L_max={self.L_max!r}{how})"
 
 
 class MomentForm(NamedTuple):
@@ -58,8 +71,11 @@ class MomentForm(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Law(ABC):
-    """Units of coordinates that are kept or dropped together: what all laws say."""
+class Law:
+    """Units of coordinates that are kept or dropped together: what all laws say.
+
+    By itself it knows single units, and `pairs` of them, as those of nested prefixes and of windows.
+    """
 
     dim: int
     units: int
@@ -68,6 +84,7 @@ class Law(ABC):
     unbiased: bool = True
     labels: Callable[[], Indices] | None = None  #: makes `unit_of`; None: coordinate i is unit i
     alone: bool = False  #: whether some coordinates are in no unit (label -1): always kept, times 1
+    pairs: Callable[[], Array] | None = None  #: makes E[c_u c_v] of the units, where no other law does
 
     def over(self, labels: Indices, alone: bool) -> Law:
         """The law of coordinates that have the entry of this one's at their label, or are left alone (-1)."""
@@ -83,8 +100,8 @@ class Law(ABC):
         """The unit of each coordinate; -1 for one that is always kept, times 1."""
         return np.arange(self.dim, dtype=np.int64) if self.labels is None else self.labels()
 
-    def spread(self, values: float | Array, alone: float = 1.0) -> Array:
-        """Values of units as values of coordinates."""
+    def per_coordinate(self, values: float | Array, alone: float = 1.0) -> Array:
+        """The value of its unit for each coordinate."""
         if self.labels is not None and np.ndim(values) == 0:  # there may be many more units than coordinates
             return np.where(self.unit_of < 0, alone, values).astype(np.float64, copy=False)
         per_unit = self.per_unit(values)
@@ -105,38 +122,44 @@ class Law(ABC):
 
     def outcomes(self) -> Iterator[tuple[float, DiagonalDraw]] | None:
         """All (probability, draw) pairs; None if there are infinitely many, or they are not known."""
-        return self._listed()
+        return None
 
-    def _listed(self) -> Iterator[tuple[float, DiagonalDraw]]:
+    def _draws(self, subsets: Iterator[tuple[float, Indices]]) -> Iterator[tuple[float, DiagonalDraw]]:
+        """The draws that keep these sets of units."""
         scales = self.per_unit(self.scales)
-        members = None if self.labels is None else Members.of(self.unit_of, self.units)
-        for probability, kept in self._subsets():
+        members = None if self.labels is None else members_of(self.unit_of, self.units)
+        for probability, kept in subsets:
             draw = DiagonalDraw(self.units, kept, scales[kept])
-            yield probability, draw if members is None else members.spread(draw)
+            yield probability, draw if members is None else over_members(draw, *members)
 
-    def _subsets(self) -> Iterator[tuple[float, Indices]]:
-        """The sets of units that may be kept, with their probabilities."""
-        yield from ()
+    def separable(self) -> tuple[Indices, int] | None:
+        """The unit of each coordinate and K, if exactly one of K units is kept, times K; else None.
+
+        Then f_D splits into independent problems, one per unit. What is always kept has the unit -1.
+        """
+        return None
 
     # ---- moments ---------------------------------------------------------------------------
 
     def share(self) -> float:
         """The expected share of the coordinates that are kept."""
         if self.alone or (self.labels is not None and np.ndim(self.keep)):
-            return float(self.spread(self.keep).mean())
+            return float(self.per_coordinate(self.keep).mean())
         return float(np.mean(self.keep))
 
     def mean(self) -> Array:
         """E[c]."""
-        return np.ones(self.dim) if self.unbiased else self.spread(self.keep * self.scales)
+        return np.ones(self.dim) if self.unbiased else self.per_coordinate(self.keep * self.scales)
 
     def expected_square(self) -> Array:
         """E[c²]; an unbiased unit that has one scale has E[c²] = scale."""
-        return self.spread(self.scales if self.unbiased else self.keep * np.square(self.scales))
+        return self.per_coordinate(self.scales if self.unbiased else self.keep * np.square(self.scales))
 
     def second_moment(self) -> Array:
         """E[c c']."""
         unit, moment = self.unit_of, self._between_units()
+        if self.pairs is not None:  # that of a unit with itself is among them
+            return moment
         if self.labels is None:
             np.fill_diagonal(moment, self.expected_square())
             return moment
@@ -149,9 +172,10 @@ class Law(ABC):
             moment[alone], moment[:, alone] = mean, mean[:, None]
         return moment
 
-    @abstractmethod
     def _between(self) -> Array:
         """E[c_i c_j] for coordinates of different units."""
+        assert self.pairs is not None, "a Law without pairs is an IndependentLaw or a SubsetLaw"
+        return self.pairs() if self.labels is None else self.pairs()[np.ix_(self.unit_of, self.unit_of)]
 
     def constants(self) -> Constants:
         """L_D, mu_D and L_max."""
@@ -173,14 +197,16 @@ class Law(ABC):
         share, m, extra = found
         per_unit = self.per_unit(extra)
         if not self.alone:
-            return MomentForm(share, self.spread(m), self.unit_of, per_unit)
+            return MomentForm(share, self.per_coordinate(m), self.unit_of, per_unit)
         # One more unit holds what is left alone: `share m beside` has to be the mean of each other unit.
         ratio = np.atleast_1d(np.asarray(m, dtype=np.float64) if self.unbiased else np.ones(1))
         if share == 0.0 or np.ptp(ratio) > 1e-12 * abs(ratio[0]):
             return None
         beside = 1 / (share * float(ratio[0]))
         labels = np.where(self.unit_of < 0, self.units, self.unit_of)
-        return MomentForm(share, self.spread(m, beside), labels, np.append(per_unit, 1 - share * beside**2))
+        return MomentForm(
+            share, self.per_coordinate(m, beside), labels, np.append(per_unit, 1 - share * beside**2)
+        )
 
     def _shared(self) -> tuple[float, float | Array, float | Array] | None:
         """E[c c'] of units as ``share m m'``, plus `extra` on the diagonal; None if it has no such form."""
@@ -199,7 +225,7 @@ class IndependentLaw(Law):
 
     def outcomes(self) -> Iterator[tuple[float, DiagonalDraw]] | None:
         """All (probability, draw) pairs; None if there are infinitely many."""
-        return None if self.noise else self._listed()
+        return None if self.noise else self._draws(self._subsets())
 
     def _subsets(self) -> Iterator[tuple[float, Indices]]:
         keep = self.per_unit(self.keep)
@@ -210,7 +236,7 @@ class IndependentLaw(Law):
 
     def expected_square(self) -> Array:
         """E[c²]."""
-        return self.spread(self.keep * (np.square(self.scales) + self.noise))
+        return self.per_coordinate(self.keep * (np.square(self.scales) + self.noise))
 
     def _between(self) -> Array:
         mean = self.mean()
@@ -241,6 +267,10 @@ class SubsetLaw(Law):
         """Every subset of one of the sizes."""
         return sum(math.comb(self.units, size) for size in self.sizes)
 
+    def outcomes(self) -> Iterator[tuple[float, DiagonalDraw]]:
+        """All (probability, draw) pairs."""
+        return self._draws(self._subsets())
+
     def _subsets(self) -> Iterator[tuple[float, Indices]]:
         times = sum(self.sizes.values())
         for size, number in self.sizes.items():
@@ -266,7 +296,7 @@ class SubsetLaw(Law):
         return share, 1.0, np.square(scale) * single - share
 
     def separable(self) -> tuple[Indices, int] | None:
-        """The unit of each coordinate and K, if exactly one of K units is kept, times K."""
+        """The unit of each coordinate and K, if one unit is kept."""
         return (self.unit_of, self.units) if set(self.sizes) == {1} else None
 
     def patterns(self, m: int) -> Array:
@@ -283,19 +313,17 @@ class SubsetLaw(Law):
         return out
 
 
-@dataclass(frozen=True, eq=False)
-class PairLaw(Law):
-    """Only single units and pairs of them are known: nested prefixes, and windows."""
+def members_of(unit_of: Indices, units: int) -> tuple[Indices, Indices]:
+    """The coordinates in the order of their units, and where each unit starts, and the last one ends."""
+    start = np.concatenate([[0], np.cumsum(np.bincount(unit_of, minlength=units))])
+    return np.argsort(unit_of, kind="stable").astype(np.int64), start.astype(np.int64)
 
-    pairs: Callable[[], Array] = field(default=lambda: np.empty((0, 0)))  #: makes E[c_u c_v] of the units
 
-    def outcomes(self) -> None:
-        """Not known."""
-
-    def second_moment(self) -> Array:
-        """E[c c']."""
-        return self._between_units()
-
-    def _between(self) -> Array:
-        unit = self.unit_of
-        return self.pairs() if self.labels is None else self.pairs()[np.ix_(unit, unit)]
+def over_members(draw: DiagonalDraw, order: Indices, start: Indices) -> DiagonalDraw:
+    """A draw over units as one over their coordinates; it costs what it keeps."""
+    first = start[draw.indices]
+    sizes = start[draw.indices + 1] - first
+    offsets = np.repeat(first - (np.cumsum(sizes) - sizes), sizes)
+    indices = order[offsets + np.arange(offsets.size)]
+    ascending = np.argsort(indices)
+    return DiagonalDraw(order.size, indices[ascending], np.repeat(draw.scales, sizes)[ascending])

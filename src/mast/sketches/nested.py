@@ -16,11 +16,9 @@ from numpy.typing import ArrayLike
 from mast import randomness
 from mast.errors import ArgumentError, BiasedSketchError
 from mast.randomness import Key, Purpose
-from mast.sketches.base import Sketch, percent
-from mast.sketches.choices import probabilities
-from mast.sketches.constants import Constants
+from mast.sketches.base import Sketch, percent, probabilities
 from mast.sketches.draws import DiagonalDraw, Draw
-from mast.sketches.laws import Law, PairLaw
+from mast.sketches.laws import Constants, Law
 from mast.support.checks import Array, Indices, check_choice, check_probability, frozen, vector
 
 _REMEMBERED = 1 << 22  # coordinates whose order is kept from draw to draw
@@ -57,8 +55,6 @@ class Nested(Sketch):
     >>> mast.Nested([0.5, 1.0], scaled=False).constants(4)
     Constants(L_D=1.0, mu_D=0.5, L_max=1.0, unbiased=False)
     """
-
-    per_layer = True
 
     def __init__(
         self,
@@ -105,7 +101,7 @@ class Nested(Sketch):
     def keep(self, d: int) -> Array:
         """q: the probability of each coordinate to be kept."""
         law = self.law(d)
-        return law.spread(law.keep)
+        return law.per_coordinate(law.keep)
 
     def _by_place(self, d: int) -> tuple[Array, Array]:
         """Of the first coordinate of the order, of the second, ...: the probability to be kept; the scale."""
@@ -145,7 +141,7 @@ class Nested(Sketch):
     def law(self, d: int) -> Law:
         """Unit u is place u of the order; the more often kept of two is there whenever the other is."""
         q, scales = self._by_place(self.check(d))
-        return PairLaw(
+        return Law(
             d, d, q, scales,
             unbiased=self.unbiased,
             labels=None if self.order == "first" else lambda: np.argsort(self.places(d)),
@@ -167,7 +163,7 @@ class Nested(Sketch):
 
     def at(self, density: float) -> Sketch:
         """Always the prefix of this share of the same order, with the same scales."""
-        return Front(self, check_probability("density", density))
+        return Prefix(self, check_probability("density", density))
 
     def arguments(self) -> dict[str, Any]:
         """What the constructor takes."""
@@ -189,11 +185,10 @@ class Nested(Sketch):
         )
 
 
-class Front(Sketch):
+class Prefix(Sketch):
     """One share of a nested sketch, always. Without the other shares it is biased."""
 
     unbiased = False
-    per_layer = True
     members = 1
 
     def __init__(self, nested: Nested, density: float) -> None:
@@ -213,7 +208,7 @@ class Front(Sketch):
 
     def label(self) -> str:
         """The share."""
-        return f"Front({self.density:g}): keeps {percent(self.density)} of a nested order"
+        return f"Prefix({self.density:g}): keeps {percent(self.density)} of a nested order"
 
 
 def _together(q: Array, scales: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Perm-K: the coordinates are cut into K blocks and one block survives. Across nodes the blocks are disjoint.
+"""Perm-K: the coordinates are cut into K blocks and one block is kept. Across nodes the blocks are disjoint.
 
 K nodes at one step get the K blocks of one partition, each node a different one: this
 is independent subnetwork training. Each node by itself sees an unbiased sketch.
@@ -17,7 +17,6 @@ from mast import randomness
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
-from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
 from mast.sketches.laws import Law, SubsetLaw
 from mast.support.checks import Indices, check_int, check_list, frozen, refuse_too_large
@@ -69,7 +68,7 @@ class PermK(Sketch):
         self.k = check_int("PermK's k", k) if k is not None else len(self.blocks or [])
         if self.k < 1:
             raise ArgumentError(f"PermK has at least one block, got k = {self.k}")
-        self.fixed_dim = None if self.blocks is None else sum(map(len, self.blocks))
+        self._fixed_dim = None if self.blocks is None else sum(map(len, self.blocks))
         self.members, self.stride = None if self.redraw else self.k, self.k
         self._made: tuple[int, dict[int, NDArray[Any]]] = (0, {})  # of the last d used: number -> block
 
@@ -87,15 +86,17 @@ class PermK(Sketch):
         if self.redraw:
             raise ArgumentError("this PermK draws a new partition each time: it has no fixed one")
         refuse_too_large(f"a list of {self.k:,} blocks", 2.0 * self.k)
-        if self.blocks is None and self.k > d:
-            parts = [_NOTHING] * self.k
-            parts[:d] = [self._block(d, number) for number in range(d)]
-            return parts
-        if self.blocks is None and self.k > 1:
-            order = randomness.permutation(Key(self.seed), Purpose.PARTITION, d)  # once, not block by block
-            blocks = enumerate(np.array_split(order, self.k))
-            self._made = (d, {i: frozen(np.sort(block).astype(_stored(d))) for i, block in blocks})
-        return [self._block(d, number) for number in range(self.k)]
+        blocks = self._full_blocks(d)
+        return blocks + [_NOTHING] * (self.k - len(blocks))
+
+    def _full_blocks(self, d: int) -> list[Indices]:
+        """The blocks of the fixed partition, without those that are empty because there are more than d."""
+        if self.blocks is not None:
+            return self.blocks
+        order = randomness.permutation(Key(self.seed), Purpose.PARTITION, d)  # once, not block by block
+        blocks = np.array_split(order, min(self.k, d))
+        self._made = (d, {i: frozen(np.sort(block).astype(_stored(d))) for i, block in enumerate(blocks)})
+        return [self._block(d, number) for number in range(len(blocks))]
 
     def _block(self, d: int, number: int) -> Indices:
         if self.blocks is not None:
@@ -153,24 +154,7 @@ class PermK(Sketch):
         if self.redraw:
             return SubsetLaw.of(d, d, self._sizes(d))
         self.check(d)
-        return SubsetLaw.of(d, self.k, {1: 1}, labels=lambda: self._labels(d))
-
-    def constants(self, d: int) -> Constants:
-        """K, K and K²."""
-        self.check(d)
-        return Constants(float(self.k), float(self.k), float(self.k) ** 2)
-
-    def separable(self, d: int) -> tuple[Indices, int] | None:
-        """The block of each coordinate, and K."""
-        return super().separable(d) if self.redraw else (self._labels(self.check(d)), self.k)
-
-    def _labels(self, d: int) -> Indices:
-        """The number of the block that each coordinate is in; that costs d, however many blocks are empty."""
-        if self.blocks is not None or self.k <= d:
-            return labels_of(self.partition(d))
-        labels = np.empty(d, dtype=np.int64)
-        labels[randomness.permutation(Key(self.seed), Purpose.PARTITION, d)] = np.arange(d)
-        return labels
+        return SubsetLaw.of(d, self.k, {1: 1}, labels=lambda: labels_of(self._full_blocks(d)))
 
     def _at(self, density: float) -> Sketch:
         k = round(1 / density)

@@ -11,9 +11,8 @@ from mast import randomness
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
-from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
-from mast.sketches.laws import Law, PairLaw, SubsetLaw
+from mast.sketches.laws import Constants, Law, SubsetLaw
 from mast.support.checks import Array, check_int
 
 
@@ -30,7 +29,7 @@ class Counted(Sketch):
             self.k = check_int(f"{kind}'s k", k, 1)
 
     def count(self, d: int) -> int:
-        """How many coordinates survive in dimension d; a share is rounded, to at least one."""
+        """How many coordinates are kept in dimension d; a share is rounded, to at least one."""
         d = self.check(d)
         return max(1, self._rounded(self.k * d)) if isinstance(self.k, float) else self.k
 
@@ -104,7 +103,6 @@ class Rolling(Counted):
     Constants(L_D=2.5, mu_D=2.5, L_max=6.25)
     """
 
-    per_layer = True
     independent = False
 
     def start(self, d: int, key: Key) -> int:
@@ -126,13 +124,13 @@ class Rolling(Counted):
         return self.check(d)
 
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
-        """One window for each start, alike."""
+        """One window for each start, all equally likely."""
         return ((1 / d, self.window(d, start)) for start in range(self.check(d)))
 
     def law(self, d: int) -> Law:
         """By themselves, coordinates do what those of Rand-K do."""
         k = self.count(d)
-        return PairLaw(d, d, k / d, d / k, pairs=lambda: _windows_with_both(d, k))
+        return Law(d, d, k / d, d / k, pairs=lambda: _windows_with_both(d, k))
 
     def constants(self, d: int) -> Constants:
         """Those of Rand-K."""

@@ -170,7 +170,7 @@ def test_constants_are_those_over_units(zoo):
         assert found.mu_D == min(c.mu_D for c in by_space)
         assert found.L_max == max(c.L_max for c in by_space)
         # S over all outgoing weights, the long way: E[S'S] by Monte Carlo over 4000 draws.
-        squares = sum(sk.kept(Key(s))["2.weight"].spread() ** 2 for s in range(4000)) / 4000
+        squares = sum(sk.kept(Key(s))["2.weight"].compact_diagonal() ** 2 for s in range(4000)) / 4000
         c = sketch.constants(9)
         spread = 5 * np.sqrt(c.L_max * c.L_D / 4000)
         assert abs(squares - c.L_D).max() < spread
@@ -181,7 +181,7 @@ def test_the_mean_of_s_is_the_identity(zoo):
     model, _ = zoo.make("vit pre batch first")
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.PermK(2)))
     for name in sk.kept():
-        mean = sum(sk.kept(Key(0, 5, node))[name].spread() for node in range(2)) / 2
+        mean = sum(sk.kept(Key(0, 5, node))[name].compact_diagonal() for node in range(2)) / 2
         assert (mean == 1).all()  # two nodes share all units
 
 

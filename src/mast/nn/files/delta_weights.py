@@ -17,7 +17,7 @@ from mast.nn.tensors.sparsified import multiply
 from mast.nn.tensors.weights import Place, Weight
 from mast.randomness import Key
 from mast.sketches.draws import DiagonalDraw, Draw, GridDraw
-from mast.sketches.stored import describe, rebuild
+from mast.sketches.formats import describe, rebuild
 from mast.support.checks import Array
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class WeightChange:
         tensors = {f"values/{self.name}": rounded}
         if listed and isinstance(self.kept, GridDraw):  # the scales of units, 0 for dropped ones
             wide = torch.promote_types(self.dtype, torch.float32)
-            tensors[f"units/{self.name}"] = torch.from_numpy(self.kept.spread()).to(wide)
+            tensors[f"units/{self.name}"] = torch.from_numpy(self.kept.compact_diagonal()).to(wide)
         elif listed:
             tensors[f"indices/{self.name}"] = torch.from_numpy(self.kept.positions).to(self._index_type)
             scales = self.kept.each_scale()

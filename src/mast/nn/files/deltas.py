@@ -29,7 +29,7 @@ from mast.nn.files.tensor_files import digest
 from mast.nn.tensors.weights import unwrapped
 from mast.randomness import LAYOUT, Key
 from mast.sketches import Sketch
-from mast.sketches.stored import describe
+from mast.sketches.formats import describe
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier

@@ -27,6 +27,7 @@ from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli, Constants, Sampled, Sketch
 from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, MaskDraw
 from mast.sketches.independent import Entry, entry_of
+from mast.sketches.lists import same_for_layers
 from mast.support.checks import Array
 
 _WORTH_A_THREAD = 1 << 19  # coordinates
@@ -91,7 +92,7 @@ class BoundWeights(BoundSketch):
         self.weights, self.sketch = weights, sketch
         self.borders = np.cumsum([0] + [w.count for w in weights])
         self.dim = int(self.borders[-1])
-        self.joint = not sketch.per_layer and entry_of(sketch) is None
+        self.joint = not same_for_layers(sketch) and entry_of(sketch) is None
         self.members: BoundWeights | None = None
         if isinstance(sketch, Sampled):
             members = BoundWeights(weights, sketch.sketch)
@@ -103,7 +104,7 @@ class BoundWeights(BoundSketch):
         elif self.members is None:
             for number, (w, own) in enumerate(zip(weights, self.sketches, strict=True)):
                 own.check(w.count)
-                self.entries[number] = None if sketch.per_layer else entry_of(own)
+                self.entries[number] = None if same_for_layers(sketch) else entry_of(own)
         self._masks = [Memory() for _ in weights]
         self._words: tuple[Key, np.ndarray[Any, np.dtype[np.uint32]]] | None = None  # a key and its words
         self._vector: tuple[Key, list[tuple[Any, Any]]] | None = None  # positions, scales by weight
@@ -135,7 +136,7 @@ class BoundWeights(BoundSketch):
 
     def key_of(self, number: int, key: Key) -> Key:
         """The key of this weight's draw, if it has one of its own."""
-        if self.sketch.per_layer:
+        if same_for_layers(self.sketch):
             return key
         return Key(key.seed, key.step, key.node, self.weights[number].index)
 
@@ -148,7 +149,7 @@ class BoundWeights(BoundSketch):
         entry = self.entries[number]
         if entry is None or entry.sigma or self.torch_only or not compiled(x, v, y):
             return super().write(number, key, x, v, y, before)
-        from mast.sketches.kernels import draw_mask
+        from mast.sketches.draws.kernels import draw_mask
 
         mask = self._masks[number].like(x, torch.bool)
         if self._words is None or self._words[0] is not key:
@@ -260,7 +261,7 @@ def _with_keep(sketch: Sketch, w: Weight) -> Sketch:
             f"keep gives {w.name!r} a keep probability of its own ({w.keep!s:.9}), which "
             f"only Bernoulli sketches can have, not {sketch!r}; keep = 1 leaves a parameter out"
         )
-    return sketch.with_keep(w.keep)
+    return type(sketch)(w.keep)
 
 
 def entries_of(w: Weight, draw: Draw, like: Tensor) -> DiagonalDraw:

@@ -102,7 +102,7 @@ def _adjoint_sparse(kept: Draw, g: Tensor) -> Tensor:
 
 def _diagonal(kept: Draw, u: Tensor) -> Tensor:
     """All scales, 0 where an entry is dropped, in a shape that broadcasts."""
-    return wide(kept.spread() if isinstance(kept, GridDraw) else kept.factors, u)
+    return wide(kept.compact_diagonal() if isinstance(kept, GridDraw) else kept.factors, u)
 
 
 def wide(scales: Any, u: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from torch import nn
 from mast.errors import ArgumentError
 from mast.nn.units.groups import UnitDraw, UnitGroup
 from mast.sketches import DiagonalDraw, Sketch
+from mast.sketches.lists import member_key
 
 if TYPE_CHECKING:
     from mast.nn.units.dependencies.grouping import ModuleLength
@@ -222,7 +223,7 @@ def _trials(unit_map: UnitMap, sketch: Sketch) -> list[UnitDraw]:
     """Draws that stand for those of a sketch, one for each size."""
     if sketch.members is not None:
         drawing = unit_map.bind(sketch)
-        draws = [drawing.draw(sketch.member_key(i)) for i in range(min(sketch.members, _TRIALS))]
+        draws = [drawing.draw(member_key(sketch, i)) for i in range(min(sketch.members, _TRIALS))]
         return list({tuple(kept.count for kept in draw.values()): draw for draw in draws}.values())
     found = []
     for part in (2, 3):

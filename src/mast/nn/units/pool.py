@@ -20,8 +20,7 @@ from mast.nn.units.stand_ins import HeadsAttention
 from mast.nn.units.unit_map import UnitMap
 
 if TYPE_CHECKING:
-    from mast.nn.units.compiled_cut import CompiledCut
-    from mast.sketches.draws.kernels import KeptUnits
+    from mast.nn.units.compiled_cut import CompiledCut, KeptUnits
 
 Home = tuple[str, dict[str, Any], str]  # a tensor's name, and the dictionary and key it is found by
 

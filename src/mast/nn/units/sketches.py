@@ -5,7 +5,7 @@ from __future__ import annotations
 from mast import sketches
 from mast.errors import ArgumentError
 from mast.sketches import Sketch
-from mast.sketches.over import Over
+from mast.sketches.composed import Over
 
 
 class Structured(Over):

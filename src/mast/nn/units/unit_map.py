@@ -21,6 +21,7 @@ from mast.randomness import Key
 from mast.sketches import Bernoulli, Constants, Sketch
 from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, GridDraw
 from mast.sketches.independent import entry_of
+from mast.sketches.lists import sample_layer
 from mast.support.checks import Array, Indices
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class UnitMap:
                     "keep gives branches a keep probability of their own, which only Bernoulli sketches can "
                     f"have, not {inner!r}; keep = 1 leaves a branch out"
                 )
-            inner = inner.with_keep([branch.keep or keep for branch, keep in pairs])
+            inner = type(inner)([branch.keep or keep for branch, keep in pairs])
         uniform = isinstance(sketch, Neurons) and sketch.uniform
         return BoundUnits(inner, self.groups, self.scaled, uniform)
 
@@ -263,7 +264,7 @@ class BoundUnits(BoundSketch):
             kept = {}
             own = Key(key.seed, key.step, key.node)
             for group, sketch, index in zip(self.groups, self.sketches, self._indices, strict=True):
-                drawn = sketch.sample_layer(group.units, own, index)
+                drawn = sample_layer(sketch, group.units, own, index)
                 assert isinstance(drawn, DiagonalDraw)
                 kept[group.name] = drawn
             self._last = UnitDraw(kept, key)
@@ -298,7 +299,7 @@ def _of_group(sketch: Sketch, group: UnitGroup) -> Sketch:
                     f"keep gives the units a keep probability of their own ({group.keep:g}), which only "
                     f"Bernoulli sketches can have, not {sketch!r}; keep = 1 leaves units out"
                 )
-            return sketch.with_keep(group.keep)
+            return type(sketch)(group.keep)
         sketch.check(group.units)
     except MastError as error:
         raise ArgumentError(f"the {group.units} units of {group.name!r}: {error}") from None

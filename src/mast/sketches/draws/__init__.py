@@ -17,16 +17,8 @@ compiled pass of `kernels` over the memory, with the same bits and without tempo
 What is kept of a whole model is a mapping from names to draws: `ModelDraw`.
 """
 
-from mast.sketches.draws.forms import (
-    DiagonalDraw,
-    Draw,
-    FullDraw,
-    GridDraw,
-    MaskDraw,
-    MatrixDraw,
-    equal_scales,
-)
-from mast.sketches.draws.models import ModelDraw
+from mast.sketches.draws.base import DiagonalDraw, Draw, MatrixDraw, equal_scales
+from mast.sketches.draws.tensors import FullDraw, GridDraw, MaskDraw, ModelDraw
 
 __all__ = [
     "DiagonalDraw",

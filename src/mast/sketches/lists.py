@@ -1,30 +1,110 @@
-"""Sampled: a list of n fixed draws of another sketch. One network that contains the submodels you name.
+"""One of a list: of given matrices (Matrices), or of n fixed draws of another sketch (Sampled).
 
-A list is a finite support, which variance reduction and exact sums work on. Its mean is I where the draws are
-the blocks of whole partitions (`PermK`, also redrawn), or if it is corrected; else it is only nearly I, and
-`mean(d)` says how far from it.
+A list is a finite support, which variance reduction and exact sums work on. The mean of matrices has to be I.
+That of draws is I where they are the blocks of whole partitions (`PermK`, also redrawn), or if it is
+corrected; else it is only nearly I, and `mean(d)` says how far from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mast import randomness
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key, Purpose
-from mast.sketches.base import Sketch
-from mast.sketches.constants import Constants
-from mast.sketches.draws import DiagonalDraw, Draw
+from mast.sketches.base import Sketch, percent, probabilities
+from mast.sketches.composed import Mixture, innermost
+from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.estimates import moments_of
 from mast.sketches.independent import Bernoulli
+from mast.sketches.laws import Constants
+from mast.sketches.nested import Nested, Prefix
 from mast.sketches.perm_k import PermK
-from mast.sketches.subsets import RandK
-from mast.support.checks import Array, check_int
+from mast.sketches.subsets import RandK, Rolling
+from mast.support.checks import Array, check_int, check_list, frozen, numbers
 
 _REMEMBERED = 1 << 22  # coordinates of all draws of a list together
+
+
+class Matrices(Sketch):
+    """S is matrices[i] with probability weights[i] (uniform if no weights are given).
+
+    >>> import mast
+    >>> swap = [[0.0, 1.0], [1.0, 0.0]]
+    >>> mast.Matrices([[[2, 0], [0, 2]], [[0, 0], [0, 0]]]).constants(2)
+    Constants(L_D=2.0, mu_D=2.0, L_max=4.0)
+    >>> mast.Matrices([swap, [[2.0, -1.0], [-1.0, 2.0]]]).draw(2, seed=0).apply([1.0, 0.0])
+    array([0., 1.])
+    """
+
+    def __init__(self, matrices: Sequence[ArrayLike], weights: ArrayLike | None = None) -> None:
+        stack = [
+            numbers(f"matrix {i}", matrix, 2) for i, matrix in enumerate(check_list("matrices", matrices))
+        ]
+        if not stack:
+            raise ArgumentError("Matrices needs at least one matrix")
+        self.dim = self._fixed_dim = stack[0].shape[0]
+        for i, matrix in enumerate(stack):
+            if matrix.shape != (self.dim, self.dim):
+                raise ArgumentError(f"matrix {i} has shape {matrix.shape}, expected {(self.dim, self.dim)}")
+        self.matrices: Array = frozen(np.stack(stack))
+        self.weights = probabilities("weights", weights, len(stack))
+        self._uniform = weights is None
+        off = np.abs(np.tensordot(self.weights, self.matrices, 1) - np.eye(self.dim)).max()
+        rounding = 1e-9 + 1e-14 * len(stack) * float(np.abs(self.matrices).max())
+        if off > rounding:
+            raise ArgumentError(f"the mean of the matrices must be I, but an entry is off by {off:.3g}")
+        self.diagonal = all(np.count_nonzero(m - np.diag(np.diag(m))) == 0 for m in self.matrices)
+
+    def sample(self, d: int, key: Key) -> Draw:
+        """One of the matrices."""
+        self.check(d)
+        if self._uniform:
+            return self._one(randomness.below(key, Purpose.CHOICE, len(self.matrices)))
+        return self._one(randomness.choice(key, Purpose.CHOICE, np.cumsum(self.weights)))
+
+    def _one(self, i: int) -> Draw:
+        if not self.diagonal:
+            return MatrixDraw(self.matrices[i])
+        c = np.diag(self.matrices[i])
+        indices = np.flatnonzero(c)
+        return DiagonalDraw(self.dim, indices, c[indices])
+
+    def expected_square(self, d: int) -> Array:
+        """The mean of S'S."""
+        self.check(d)
+        square = np.einsum("n,nki,nkj->ij", self.weights, self.matrices, self.matrices, optimize=True)
+        return np.diag(square).copy() if self.diagonal else np.asarray(square)
+
+    def sandwich(self, H: Array) -> Array:
+        """The mean of S'HS."""
+        self.check(H.shape[0])
+        S = self.matrices
+        return np.asarray(np.einsum("n,nki,kl,nlj->ij", self.weights, S, H, S, optimize=True))
+
+    def support_size(self, d: int) -> int:
+        """As many as there are matrices."""
+        self.check(d)
+        return len(self.matrices)
+
+    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
+        """The matrices."""
+        return ((weight, self._one(i)) for i, weight in enumerate(self.weights.tolist()))
+
+    def arguments(self) -> dict[str, Any]:
+        """The matrices, and their weights if there are any: without them the choice is made otherwise."""
+        return {"matrices": self.matrices} | ({} if self._uniform else {"weights": self.weights})
+
+    def label(self) -> str:
+        """How many matrices of which size."""
+        share = float(np.mean([np.diag(m) != 0 for m in self.matrices]))
+        kept = f": keeps {percent(share)}" if self.diagonal else ""
+        return f"Matrices({len(self.matrices)} of size {self.dim} x {self.dim}){kept}"
 
 
 class Sampled(Sketch):
@@ -114,7 +194,7 @@ class Sampled(Sketch):
             if layer is None:
                 draw = self.sketch.sample(d, self._key(i))
             else:
-                draw = self.sketch.sample_layer(d, self.member_seed(i), layer)
+                draw = sample_layer(self.sketch, d, self.member_seed(i), layer)
             assert isinstance(draw, DiagonalDraw)
             return draw
         if isinstance(self.sketch, RandK):
@@ -179,12 +259,8 @@ class Sampled(Sketch):
         few = self.n * self.check(d) <= _REMEMBERED
         return self.draws(d)[i] if few else self.member(d, i)
 
-    def sample_layer(self, d: int, key: Key, layer: int) -> Draw:
-        """One member for all layers."""
-        return self.member(self.check(d), self.member_of(key), layer)
-
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
-        """The n draws, alike."""
+        """The n draws, all equally likely."""
         for draw in self.draws(d):
             yield 1 / self.n, draw
 
@@ -222,3 +298,38 @@ class Sampled(Sketch):
         """How many draws of what."""
         how = ", balanced" * self.balanced + ", corrected" * self.corrected
         return f"Sampled({self.n} draws, seed={self.seed}{how}) of {self.sketch.label()}"
+
+
+def sample_layer(sketch: Sketch, d: int, key: Key, layer: int) -> Draw:
+    """The draw over one layer of a network, whose name has this number; all layers have the same key.
+
+    What layers have in common follows from the key alone: a share, a window, a component, a member.
+    """
+    if isinstance(sketch, Mixture):
+        component, own = sketch.choose(key)
+        return sample_layer(component, d, own, layer)
+    if isinstance(sketch, Sampled):
+        return sketch.member(sketch.check(d), sketch.member_of(key), layer)
+    return sketch.sample(d, Key(key.seed, key.step, key.node, 0 if same_for_layers(sketch) else layer))
+
+
+def same_for_layers(sketch: Sketch) -> bool:
+    """Whether a key draws one share, or one window, for all layers of a network, each as it fits its size."""
+    return isinstance(sketch, Nested | Prefix | Rolling)
+
+
+def member_key(sketch: Sketch, member: int) -> Key:
+    """A key that draws this member of a list: the first step, or node, of seed 0 that does.
+
+    >>> import mast
+    >>> nested = mast.Nested([0.25, 0.5, 1.0])
+    >>> nested.sample(8, member_key(nested, 1))
+    <draw: keeps 4 of 8 coordinates>
+    """
+    if sketch.members is None:
+        raise ArgumentError(f"{sketch!r} is no list of draws: lists are Sampled, Nested and PermK")
+    member, listed = check_int("member", member, 0, sketch.members - 1), innermost(sketch)
+    keys = (Key(step=i) if sketch.stride == 1 else Key(node=i) for i in count())
+    if not isinstance(listed, Nested | PermK | Sampled):  # a list of one
+        return next(keys)
+    return next(key for key in keys if listed.member_of(key) == member)

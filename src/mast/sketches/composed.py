@@ -1,29 +1,146 @@
-"""Sketches made of another one, whose coordinates are shared (Grouped), or placed beside others (Except).
+"""Sketches made of others: a choice (Mixture), groups kept together (Grouped), some left alone (Except).
 
-Groups of coordinates, coordinates beside an intercept, and the units of a network are all this: coordinate i
-has the entry ``labels[i]`` of another sketch's diagonal, or is always 1 (label -1). Everything a sketch
-knows of itself is said here once, in these terms.
+Groups of coordinates, coordinates beside an intercept, and the units of a network are all `Over` another
+sketch: coordinate i has the entry ``labels[i]`` of that one's diagonal, or is always 1 (label -1).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from mast import randomness
 from mast.errors import ArgumentError, NotDiagonalError
-from mast.randomness import Key
-from mast.sketches.base import Sketch
-from mast.sketches.constants import Constants
+from mast.randomness import Key, Purpose
+from mast.sketches.base import Sketch, extreme_eigenvalues, probabilities
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
-from mast.sketches.laws import Law, Members
+from mast.sketches.laws import Constants, Law, members_of, over_members
 from mast.sketches.perm_k import PermK, checked_blocks, labels_of
 from mast.support.checks import Array, Indices, check_list, frozen
 
 
-class Over(Sketch):
+class Composed(Sketch):
+    """A sketch made of others. If it chooses among `components`, its moments are the means of theirs."""
+
+    def share(self, d: int) -> float:
+        """The expected share of the coordinates that are kept."""
+        parts = self._parts(d)
+        return super().share(d) if parts is None else float(sum(w * sketch.share(d) for w, sketch in parts))
+
+    def expected_square(self, d: int) -> Array:
+        """E[S'S]."""
+        parts = self._parts(d)
+        if parts is None:
+            return super().expected_square(d)
+        squares = [(weight, sketch.expected_square(d)) for weight, sketch in parts]
+        if not self.diagonal:
+            squares = [(w, np.diag(square) if square.ndim == 1 else square) for w, square in squares]
+        return np.asarray(sum(w * square for w, square in squares))
+
+    def second_moment(self, d: int) -> Array:
+        """E[c c']."""
+        parts = self._parts(d)
+        if parts is None:
+            return super().second_moment(d)
+        return np.asarray(sum(w * sketch.second_moment(d) for w, sketch in parts))
+
+    def sandwich(self, H: Array) -> Array:
+        """E[S'HS]."""
+        parts = self._parts(H.shape[0])
+        return super().sandwich(H) if parts is None else np.asarray(sum(w * s.sandwich(H) for w, s in parts))
+
+    def _parts(self, d: int) -> list[tuple[float, Sketch]] | None:
+        self.check(d)
+        return components(self)
+
+
+def components(sketch: Sketch) -> list[tuple[float, Sketch]] | None:
+    """The (weight, sketch) pairs that a mixture, or one in other places, chooses from; else None."""
+    if isinstance(sketch, Mixture):
+        return sketch.components
+    inner = components(sketch.sketch) if isinstance(sketch, Over) else None
+    return None if inner is None else [(weight, replace_inner(sketch, part)) for weight, part in inner]
+
+
+class Mixture(Composed):
+    """Sketch i with probability weights[i] (uniform if no weights are given).
+
+    First the sketch is drawn, then its S: one training run for several densities. Each component draws
+    with a seed of its own, derived from the draw's, so that components, also nested ones, are independent
+    of each other and of the choice.
+
+    >>> import mast
+    >>> mast.Mixture([mast.Bernoulli(0.5), mast.Bernoulli(0.25)], [0.5, 0.5]).constants(3)
+    Constants(L_D=3.0, mu_D=3.0, L_max=16.0)
+    """
+
+    def __init__(self, sketches: Sequence[Sketch], weights: ArrayLike | None = None) -> None:
+        self.sketches: list[Sketch] = check_list("sketches", sketches)
+        if not self.sketches or not all(isinstance(s, Sketch) for s in self.sketches):
+            raise ArgumentError("Mixture takes a list of at least one sketch")
+        self.weights = probabilities("weights", weights, len(self.sketches))
+        self.stride = math.lcm(*(sketch.stride for sketch in self.sketches))
+        parts = [sketch for _, sketch in self.components]
+        self.diagonal = all(sketch.diagonal for sketch in parts)
+        self.unbiased = all(sketch.unbiased for sketch in parts)
+        self.independent = all(sketch.independent for sketch in parts)
+
+    @property
+    def components(self) -> list[tuple[float, Sketch]]:
+        """The sketches that have a positive weight, each with it."""
+        return [(w, s) for w, s in zip(self.weights.tolist(), self.sketches, strict=True) if w > 0]
+
+    def sample(self, d: int, key: Key) -> Draw:
+        """The draw of the component that `key` chooses."""
+        self.check(d)
+        sketch, own = self.choose(key)
+        return sketch.sample(d, own)
+
+    def choose(self, key: Key) -> tuple[Sketch, Key]:
+        """The component that `key` chooses, and the key that it draws with."""
+        i = randomness.choice(key, Purpose.CHOICE, np.cumsum(self.weights))
+        return self.sketches[i], key.child(i)
+
+    def support_size(self, d: int) -> int | None:
+        """The sum of the components' sizes."""
+        sizes = [sketch.support_size(d) for _, sketch in self.components]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]] | None:
+        """Those of all components."""
+        parts = [(weight, sketch.outcomes(d)) for weight, sketch in self.components]
+        if any(outcomes is None for _, outcomes in parts):
+            return None
+        return ((weight * p, draw) for weight, outcomes in parts for p, draw in outcomes or ())
+
+    def check(self, d: int) -> int:
+        """The dimension d, or an error if a component cannot be drawn in it."""
+        for sketch in self.sketches:
+            d = sketch.check(d)
+        return d
+
+    def constants(self, d: int) -> Constants:
+        """The largest L_max of the components; L_D and mu_D are those of the mean of their E[S'S]."""
+        most, least = extreme_eigenvalues(self.expected_square(d))
+        inner = Constants.of_parts([sketch.constants(d) for _, sketch in self.components])
+        return Constants(most, least, inner.L_max, inner.estimated, self.unbiased)
+
+    def mean(self, d: int) -> Array:
+        """The mean of the components' means."""
+        self.check(d)
+        return np.asarray(sum(weight * sketch.mean(d) for weight, sketch in self.components))
+
+    def label(self) -> str:
+        """The components with their weights."""
+        parts = ", ".join(f"{w:.4g} x {sketch.label()}" for w, sketch in self.components)
+        return f"Mixture({parts})"
+
+
+class Over(Composed):
     """A sketch made of `sketch`. As it stands, coordinate for coordinate; subclasses say which is which."""
 
     alone = False  #: whether some coordinates are always 1
@@ -49,14 +166,9 @@ class Over(Sketch):
         """Which coordinate of `sketch` each has, -1 for one that is left alone; None if it is its own."""
         return None
 
-    def spread(self, d: int, draw: Draw) -> Draw:
+    def place(self, d: int, draw: Draw) -> Draw:
         """A draw of `sketch` as one of this sketch."""
         return draw
-
-    def over(self, sketch: Sketch) -> Sketch:
-        """Another sketch in the same places."""
-        arguments: dict[str, Any] = self.arguments() | {"sketch": sketch}
-        return type(self)(**arguments)
 
     # ---- what follows ----------------------------------------------------------------------
 
@@ -67,27 +179,22 @@ class Over(Sketch):
         return d
 
     def sample(self, d: int, key: Key) -> Draw:
-        """The draw of `sketch`, spread."""
-        return self.spread(d, self.sketch.sample(self.size(d), key))
+        """The draw of `sketch`, in its places."""
+        return self.place(d, self.sketch.sample(self.size(d), key))
 
     def support_size(self, d: int) -> int | None:
         """That of `sketch`."""
         return self.sketch.support_size(self.size(d))
 
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]] | None:
-        """Those of `sketch`, spread."""
+        """Those of `sketch`, in their places."""
         inner = self.sketch.outcomes(self.size(d))
-        return None if inner is None else ((p, self.spread(d, draw)) for p, draw in inner)
+        return None if inner is None else ((p, self.place(d, draw)) for p, draw in inner)
 
     def law(self, d: int) -> Law | None:
         """That of `sketch`, with more coordinates to a unit, or some beside."""
         law, labels = self.sketch.law(self.size(d)), self.labels_in(d)
         return law if law is None or labels is None else law.over(labels, self.alone)
-
-    def components(self) -> list[tuple[float, Sketch]] | None:
-        """Those of `sketch`, each in the same places."""
-        inner = self.sketch.components()
-        return None if inner is None else [(weight, self.over(sketch)) for weight, sketch in inner]
 
     def constants(self, d: int) -> Constants:
         """Those of `sketch`, and of a 1 where something is left alone."""
@@ -112,11 +219,7 @@ class Over(Sketch):
 
     def at(self, density: float) -> Sketch:
         """The same places with `sketch` at this density."""
-        return self.over(self.sketch.at(density))
-
-    def member_of(self, key: Key) -> int:
-        """As `sketch` numbers them."""
-        return self.sketch.member_of(key)
+        return replace_inner(self, self.sketch.at(density))
 
     def label(self) -> str:
         """The name of the type, around the label of `sketch`."""
@@ -137,9 +240,17 @@ def same_partition(one: Sketch, other: Sketch) -> bool:
     return places and same_partition(one.sketch, other.sketch)
 
 
+def innermost(sketch: Sketch) -> Sketch:
+    """The sketch that one made of another is made of in the end; any other as it is."""
+    return innermost(sketch.sketch) if isinstance(sketch, Over) else sketch
+
+
 def replace_inner(sketch: Sketch, inner: Sketch) -> Sketch:
     """Another sketch in the place of the one that `sketch` is made of; itself, if that is made of none."""
-    return sketch.over(inner) if isinstance(sketch, Over) else inner
+    if not isinstance(sketch, Over):
+        return inner
+    arguments: dict[str, Any] = sketch.arguments() | {"sketch": inner}
+    return type(sketch)(**arguments)
 
 
 class Grouped(Over):
@@ -162,9 +273,9 @@ class Grouped(Over):
     def __init__(self, sketch: Sketch, groups: Sequence[Any] | ArrayLike) -> None:
         super().__init__(sketch)
         self.labels = _labels(groups)
-        self.fixed_dim, self.groups = self.labels.size, int(self.labels.max()) + 1
+        self._fixed_dim, self.groups = self.labels.size, int(self.labels.max()) + 1
         sketch.check(self.groups)
-        self._members = Members.of(self.labels, self.groups)
+        self._members = members_of(self.labels, self.groups)
 
     def arguments(self) -> dict[str, Any]:
         """The sketch, and the labels of the groups."""
@@ -179,10 +290,10 @@ class Grouped(Over):
         """The group of each coordinate."""
         return self.labels
 
-    def spread(self, d: int, draw: Draw) -> Draw:
+    def place(self, d: int, draw: Draw) -> Draw:
         """The draw over groups, on their members."""
         assert isinstance(draw, DiagonalDraw)
-        return self._members.spread(draw)
+        return over_members(draw, *self._members)
 
     def label(self) -> str:
         """How many groups of what."""
@@ -190,7 +301,7 @@ class Grouped(Over):
 
 
 class Except(Over):
-    """Apply `sketch` to all coordinates but those in `kept`, which always survive, times 1.
+    """Apply `sketch` to all coordinates but those in `kept`, which are always kept, times 1.
 
     Parameters
     ----------
@@ -240,7 +351,7 @@ class Except(Over):
         labels[rest] = np.arange(rest.size)
         return labels
 
-    def spread(self, d: int, draw: Draw) -> Draw:
+    def place(self, d: int, draw: Draw) -> Draw:
         """The draw of the others in their places, and ones."""
         free, rest = self.split(d)
         if isinstance(draw, DiagonalDraw):

@@ -1,14 +1,13 @@
-"""What is kept of one tensor: what every draw can do, by indexing, and its forms.
+"""What a draw is: one S, what it keeps of a tensor, and how that is gathered, placed, added and scaled.
 
-Everything, a mask, a list of entries, rows and columns; and any matrix.
+`DiagonalDraw` and `MatrixDraw` are what sketches of vectors draw; `tensors.py` has the forms for networks.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Hashable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +20,6 @@ from mast.support.checks import Array, Indices, numbers, refuse_too_large
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 MANY = 1 << 14  #: listed entries from which on the compiled form is used
 MANY_EQUAL = 1 << 17  #: equal scales from which on they are one number, read many times
-LONG = 32  #: entries that lie together are moved together from this length on
 
 
 class Draw(ABC):
@@ -190,49 +188,6 @@ class Draw(ABC):
         return f"<draw: keeps {self.count} of {self.dim} coordinates>"
 
 
-class FullDraw(Draw):
-    """All entries are kept, times one scale or times scales that broadcast to the tensor's shape."""
-
-    whole = True
-
-    def __init__(self, shape: Sequence[int], scales: Any = 1.0) -> None:
-        self.shape = tuple(shape)
-        self.count = math.prod(self.shape)
-        each = not isinstance(scales, float) and math.prod(scales.shape) == self.count
-        self.scales = scales.reshape(self.shape) if each else scales
-
-    @property
-    def entries(self) -> Any:
-        """All."""
-        return ...
-
-
-class MaskDraw(Draw):
-    """Entries whose mask is true are kept, all times the same scale."""
-
-    scales: float
-
-    def __init__(self, shape: Sequence[int], mask: Any, scale: float) -> None:
-        self.shape = tuple(shape)
-        self.mask = mask  # of an array or tensor, in any shape of that size
-        self.scales = scale
-
-    @property
-    def count(self) -> int:  # type: ignore[override]
-        """How many are true; counting takes a pass."""
-        return int(self.mask.sum())
-
-    @property
-    def entries(self) -> Any:
-        """The mask itself."""
-        return self.mask.reshape(self.shape)
-
-    @property
-    def positions(self) -> Indices:
-        """Where the mask is true."""
-        return np.flatnonzero(self.mask if isinstance(self.mask, np.ndarray) else self.mask.cpu().numpy())
-
-
 class DiagonalDraw(Draw):
     """A diagonal S: `scales` at the positions `indices` (ascending), 0 elsewhere.
 
@@ -290,85 +245,6 @@ class DiagonalDraw(Draw):
             scales = self.scales if np.ndim(self.scales) else np.full(self.count, self.scales)
             kernels().sparsify_entries(flat, self.indices, scales, point, flat)
         return y
-
-
-class GridDraw(Draw):
-    """Some entries along some dimensions and all along the others, with scales along some of them.
-
-    >>> rows, columns = np.array([0, 2]), np.array([1, 3])
-    >>> rows_and_columns = GridDraw([3, 4], {0: rows, 1: columns}, {1: np.array([2.0, 2.0])})
-    >>> values = rows_and_columns.gather(np.arange(12.0).reshape(3, 4))
-    >>> rows_and_columns.scale(values)
-    >>> values
-    array([[ 2.,  6.],
-           [18., 22.]])
-    """
-
-    def __init__(
-        self,
-        shape: Sequence[int],
-        indices: Mapping[int, Indices],
-        scales: Mapping[int, Array] | None = None,
-    ) -> None:
-        self.shape = tuple(shape)
-        self.indices = {dim: indices[dim] for dim in sorted(indices)}
-        self.scales = dict(scales or {})  # of the kept entries along a dimension
-        self.whole = not self.indices
-        self.count = math.prod(self.kept_shape)
-
-    @property
-    def kept_shape(self) -> tuple[int, ...]:
-        """Shorter along the dimensions that are cut."""
-        return tuple(len(self.indices[d]) if d in self.indices else n for d, n in enumerate(self.shape))
-
-    @property
-    def entries(self) -> Any:
-        """Every combination of the entries along each dimension."""
-        return np.ix_(*(self.indices.get(d, np.arange(n)) for d, n in enumerate(self.shape)))
-
-    @property
-    def factors(self) -> Any:
-        """The scales, shaped to lie along their dimensions."""
-        return self._along(self.scales)
-
-    def spread(self) -> Array:
-        """The diagonal of S without its repetitions: an array that broadcasts to the tensor's shape."""
-        full = {}
-        for dim, scales in self.scales.items():
-            full[dim] = np.zeros(self.shape[dim])
-            full[dim][self.indices[dim]] = scales
-        spread: Array = np.asarray(self._along(full), dtype=float)
-        return spread.reshape((1,) * len(self.shape)) if spread.ndim == 0 else spread
-
-    def _along(self, scales: Mapping[int, Array]) -> Any:
-        product: Any = 1.0
-        for dim, along in scales.items():
-            shape = [1] * len(self.shape)
-            shape[dim] = -1
-            product = along.reshape(shape) * product
-        return product
-
-    def _indexed(self, x: Any) -> Any:
-        for dim, index in self.indices.items():
-            numpy = isinstance(x, np.ndarray)
-            x = np.take(x, index, dim) if numpy else x.index_select(dim, as_tensor(index, x))
-        return x
-
-    def _walk(self) -> tuple[Any, Any] | None:
-        """Over rows and columns, if only these are cut."""
-        cut = self.indices and all(dim < 2 for dim in self.indices)
-        return (kernels().grid, self.runs) if cut else None
-
-    @cached_property
-    def runs(self) -> tuple[Indices, Indices, int, int]:
-        """Rows, and columns in each, of runs that stay whole. A row that is not cut is one long run."""
-        width = math.prod(self.shape[1:])
-        inner = math.prod(self.shape[2:]) if 1 in self.indices else width
-        rows = self.indices[0] if 0 in self.indices else np.arange(self.shape[0])
-        columns = self.indices.get(1, np.zeros(1, dtype=np.int64))
-        if inner < LONG:
-            columns, inner = (columns[:, None] * inner + np.arange(inner)).reshape(-1), 1
-        return rows, columns, inner, width
 
 
 class MatrixDraw(Draw):
