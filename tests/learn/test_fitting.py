@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 import mast
 from mast.errors import ArgumentError, DataError, NotExactError
 from mast.learn.fitting import SINGLE
-from mast.learn.softmax import Softmax
+from mast.learn.objectives import Softmax
 from mast.objectives import losses
 
 
@@ -368,8 +368,8 @@ class TestManyRows:
             plain = make(sketch, **options).fit(X, y, weights)
             with monkeypatch.context() as patched:
                 patched.setattr("mast.learn.fitting.MANY_ROWS", 300)  # 4000, 400 and 40 rows
-                patched.setattr("mast.learn.copies.LARGE", 300)
-                patched.setattr("mast.learn.copies.MANY_ROWS", 300)
+                patched.setattr("mast.learn.risk.LARGE", 300)
+                patched.setattr("mast.learn.risk.MANY_ROWS", 300)
                 many = make(sketch, **options).fit(X, y, weights)
             assert (many.method_, many.alpha_) == (plain.method_, plain.alpha_)
             # four copies of each row or one: the sampling error of 4000 draws

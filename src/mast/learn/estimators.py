@@ -12,10 +12,15 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from mast.errors import ArgumentError
-from mast.learn.linear import MISSING_SCALE
-from mast.learn.missing import dense_rows, rows_with_nan
-from mast.learn.sparsified import SparsifiedLinear, chosen_class
-from mast.learn.validation import row_weights, validate_table, with_positive_weight
+from mast.learn.linear import MISSING_SCALE, LinearEstimator
+from mast.learn.scoring import chosen_class
+from mast.learn.validation import (
+    dense_rows,
+    row_weights,
+    rows_with_nan,
+    validate_table,
+    with_positive_weight,
+)
 from mast.sketches import Identity, Sketch
 from mast.support.arrays import Array
 
@@ -24,7 +29,7 @@ from mast.support.arrays import Array
 PLAIN, TRAINED, SEVERAL_CLASSES = 1.0, 0.75, 0.25
 
 
-class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
+class MastClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     """A linear classifier that keeps working when features are missing or weights are pruned.
 
     It minimises E f(v + S(x - v)), where f is the mean log-loss plus alpha/2 |w|², S the sketch and v the
@@ -242,14 +247,14 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         if len(coef) > 1:  # a number that all classes share says nothing
             coef = coef - coef.mean(axis=0)
             output -= output.mean(axis=1, keepdims=True)
-        open_ = gaussian.variances(dense_rows(X, rows), coef).mean(axis=1, keepdims=True)
+        open_ = gaussian.output_variances(dense_rows(X, rows), coef).mean(axis=1, keepdims=True)
         plain = isinstance(self.sketch_, Identity)
         share = SEVERAL_CLASSES if len(coef) > 1 else PLAIN if plain else TRAINED
         output[rows] /= np.sqrt(1 + share * np.pi * open_ / 8)
         return output
 
 
-class MastRegressor(RegressorMixin, SparsifiedLinear):  # type: ignore[misc]
+class MastRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     """A linear regressor that keeps working when features are missing or weights are pruned.
 
     It minimises E f(v + S(x - v)), where f is half the mean squared residual plus alpha/2 |w|², S the

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -11,16 +10,10 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from mast.errors import ArgumentError
-from mast.learn.covariance import column_moments, mean_and_covariance
-from mast.learn.factors import Factors, fit_factors
-from mast.learn.missing import Masks, rows_with_nan, unique_masks, zeros_for_nan
-from mast.learn.validation import as_dense, refuse_overflow, row_weights, validate_numbers
-from mast.sketches.conditional import Conditional
-from mast.support.arrays import Array, numbers, row_blocks
+from mast.learn.gaussian import FeatureGaussian, fit_gaussian
+from mast.learn.validation import as_dense, refuse_overflow, row_weights, rows_with_nan, validate_numbers
+from mast.support.arrays import Array, numbers
 from mast.support.checks import check_int
-
-WIDEST = 200  #: features that have a covariance of all pairs by default; more have factors
-ENTRIES = 1 << 22  #: served weights that are held at a time
 
 
 class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -92,15 +85,17 @@ class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             if not weights.any():
                 raise ArgumentError("sample_weight must be positive for at least one row")
             X, weights = X[weights > 0], weights[weights > 0]
-        return self.fit_checked(X, weights)
-
-    def fit_checked(self, X: Array, weights: Array | None) -> Self:
-        """Fit to an array that was checked already, NaN where cells are missing."""
         if self.rank is not None and not (isinstance(self.rank, str) and self.rank == "auto"):
             check_int("rank", self.rank, 0)
-        self.gaussian_ = FeatureGaussian.fit(X, weights, self.rank)
-        self.n_features_in_ = X.shape[1]
+        self.gaussian_ = fit_gaussian(X, weights, self.rank)
         return self
+
+    @classmethod
+    def of(cls, gaussian: FeatureGaussian) -> Self:
+        """The imputer of a Gaussian that was fitted elsewhere."""
+        imputer = cls()
+        imputer.gaussian_, imputer.n_features_in_ = gaussian, gaussian.mean.size
+        return imputer
 
     def transform(self, X: Any) -> Array:
         """A dense copy whose missing cells are filled."""
@@ -135,7 +130,7 @@ class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         rows, out = rows_with_nan(X), np.zeros((len(X), len(np.atleast_2d(weights))))
         if rows.size:
-            out[rows] = self.gaussian_.variances(X[rows], np.atleast_2d(weights))
+            out[rows] = self.gaussian_.output_variances(X[rows], np.atleast_2d(weights))
         return out[:, 0] if weights.ndim == 1 else out
 
     @property
@@ -146,7 +141,7 @@ class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     @property
     def covariance_(self) -> Array:
         """The shrunk covariance of the features."""
-        return self.gaussian_.model.covariance
+        return self.gaussian_.covariance
 
     @property
     def rank_(self) -> int | None:
@@ -155,81 +150,3 @@ class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "gaussian_")
-
-
-@dataclass(frozen=True)
-class FeatureGaussian:
-    """The mean of the features and their covariance, as a matrix or by factors."""
-
-    mean: Array
-    model: Conditional | Factors
-
-    @property
-    def rank(self) -> int | None:
-        """How many factors there are; None for a matrix."""
-        return self.model.loadings.shape[1] if isinstance(self.model, Factors) else None
-
-    @staticmethod
-    def fit(X: Array, weights: Array | None, rank: int | str | None = "auto") -> FeatureGaussian:
-        """From rows that may hold NaN: with `rank` factors, or None for a covariance of all pairs."""
-        if rank is None or (rank == "auto" and X.shape[1] <= WIDEST):
-            mean, covariance = mean_and_covariance(X, weights)
-            return FeatureGaussian(mean, Conditional(covariance, 1.0))
-        mean, deviation = column_moments(X, weights)
-        found = fit_factors((X - mean) / deviation, weights, None if isinstance(rank, str) else rank)
-        return FeatureGaussian(mean, Factors(found.loadings * deviation[:, None], found.noise * deviation**2))
-
-    def padded(self, count: int) -> FeatureGaussian:
-        """The same with `count` features more, which say nothing of the others and have the mean 0."""
-        if not count:
-            return self
-        mean, d = np.concatenate([self.mean, np.zeros(count)]), self.mean.size
-        if isinstance(self.model, Factors):
-            loadings = np.vstack([self.model.loadings, np.zeros((count, self.model.loadings.shape[1]))])
-            return FeatureGaussian(mean, Factors(loadings, np.append(self.model.noise, np.ones(count))))
-        covariance = np.eye(d + count)
-        covariance[:d, :d] = self.model.covariance
-        return FeatureGaussian(mean, Conditional(covariance, 1.0))
-
-    def fill(self, rows: Array, kept: Masks | None = None) -> Array:
-        """Rows with missing cells filled; `kept` may drop more of what is there, which is replaced too."""
-        out = rows.copy()
-        for part in row_blocks(*rows.shape):
-            masks = ~np.isnan(rows[part])
-            if kept is not None:
-                masks &= kept[part]
-            centred = zeros_for_nan(rows[part] - self.mean) * masks
-            np.copyto(out[part], self.model.fill(masks, centred) + self.mean, where=~masks)
-        return out
-
-    def outputs(self, there: Array, coef: Array, _shift: Array | None = None) -> Array:
-        """The answers of linear models to rows with missing cells as if these were filled: (rows, models).
-
-        Where patterns repeat, each has weights of its own; else each row has its own system of equations.
-        """
-        observed = ~np.isnan(there)
-        centred = zeros_for_nan(there - self.mean)
-        patterns, which = unique_masks(observed)
-        if len(patterns) * len(coef) > len(there):
-            return self.model.answers(observed, centred, coef) + coef @ self.mean
-        served = self.model.apply_masks(patterns, coef)
-        out = np.empty((len(there), len(coef)))
-        step = max(1, ENTRIES // coef.size)
-        for start in range(0, len(there), step):
-            part = slice(start, start + step)
-            out[part] = np.einsum("rkd,rd->rk", served[which[part]], centred[part])
-        return out + coef @ self.mean
-
-    def contributions(self, there: Array, coef: Array, _shift: Array | None = None) -> Array:
-        """What each feature, or its stand-in, adds to each answer: (rows, models, features)."""
-        return np.asarray(self.fill(there)[:, None, :] * coef)
-
-    def variances(self, there: Array, coef: Array) -> Array:
-        """The variances of the answers given what is there: (rows, models)."""
-        patterns, which = unique_masks(~np.isnan(there))
-        out = np.empty((len(patterns), len(coef)))
-        step = max(1, ENTRIES // coef.size)
-        for start in range(0, len(patterns), step):
-            part = slice(start, start + step)
-            out[part] = self.model.variances(patterns[part], coef)
-        return out[which]

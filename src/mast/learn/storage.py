@@ -19,11 +19,10 @@ from mast.errors import ArgumentError, DataError, MastError
 from mast.learn.columns import column_from_json
 from mast.learn.encoder import TableEncoder
 from mast.learn.estimators import MastClassifier, MastRegressor
-from mast.learn.factors import Factors
-from mast.learn.imputer import ConditionalImputer, FeatureGaussian
+from mast.learn.factors import FactorGaussian
+from mast.learn.gaussian import FeatureGaussian
 from mast.learn.linear import LinearEstimator
 from mast.sketches import Sketch
-from mast.sketches.conditional import Conditional
 from mast.sketches.stored import describe, rebuild
 from mast.support import files
 from mast.support.files import as_path
@@ -94,8 +93,8 @@ def pack(model: LinearEstimator) -> tuple[dict[str, Any], Arrays]:
     }
     if model.groups_ is not None:
         arrays["groups"] = model.groups_
-    if model.imputer_ is not None:
-        arrays |= _gaussian_arrays(model.imputer_.gaussian_)
+    if model.gaussian_ is not None:
+        arrays |= _gaussian_arrays(model.gaussian_)
     if hasattr(model, "classes_"):
         description["classes"] = _classes(model.classes_)
         description["class_weight"] = _class_weight(getattr(model, "class_weight", None))
@@ -150,10 +149,7 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
     for name, kind_of_value in FITTED.items():
         setattr(model, f"{name}_", kind_of_value(fitted[name]))
     model.n_features_in_, model.guarantee_ = d, _guarantee(fitted["guarantee"])
-    model.imputer_ = None
-    if model.missing_ == "conditional":
-        model.imputer_ = ConditionalImputer()
-        model.imputer_.gaussian_, model.imputer_.n_features_in_ = _gaussian(arrays, d), d
+    model.gaussian_ = _gaussian(arrays, d) if model.missing_ == "conditional" else None
     model.encoder_ = None
     if description["encoder"] is not None:
         model.encoder_ = unpack_encoder(description["encoder"])
@@ -241,28 +237,26 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
         return Pipeline([(first, encoder), (second, model)])
 
 
-# ---- the imputer ------------------------------------------------------------------------------
+# ---- the Gaussian of the features ------------------------------------------------------------------
 
 
 def _gaussian_arrays(gaussian: FeatureGaussian) -> Arrays:
-    model = gaussian.model
-    if isinstance(model, Factors):
-        return {"mean": gaussian.mean, "loadings": model.loadings, "noise": model.noise}
-    return {"mean": gaussian.mean, "covariance": model.covariance}
+    if isinstance(gaussian, FactorGaussian):
+        return {"mean": gaussian.mean, "loadings": gaussian.loadings, "noise": gaussian.noise}
+    return {"mean": gaussian.mean, "covariance": gaussian.covariance}
 
 
 def _gaussian(arrays: Arrays, d: int) -> FeatureGaussian:
     mean = floats(arrays["mean"]).reshape(d)
     if "loadings" not in arrays:
-        covariance = Conditional(floats(arrays["covariance"]), 1.0)
-        covariance.check(d)
-        if len(covariance.covariance) != d:
-            raise ValueError("the covariance does not fit the features")
+        covariance = floats(arrays["covariance"]).reshape(d, d)
+        if (covariance != covariance.T).any():
+            raise ValueError("the covariance of the features is not symmetric")
         return FeatureGaussian(mean, covariance)
     loadings, noise = floats(arrays["loadings"]), floats(arrays["noise"]).reshape(d)
     if loadings.ndim != 2 or len(loadings) != d or not (noise > 0).all():
         raise ValueError("the factors do not fit the features")
-    return FeatureGaussian(mean, Factors(loadings, noise))
+    return FactorGaussian(mean, loadings, noise)
 
 
 # ---- parts --------------------------------------------------------------------------------

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_X_y, validate_data
 
 from mast.errors import DataError
-from mast.support.arrays import LARGEST_ENTRY, Array, Indices, checked_sparse, refuse_too_large
+from mast.support.arrays import LARGEST_ENTRY, Array, Indices, checked_sparse, refuse_too_large, row_blocks
 from mast.support.checks import check_int
 
 GROUPS = "mast groups"  #: where data frames have them, by the names of the features
@@ -140,6 +141,67 @@ def seed_of(random_state: Any) -> int:
     if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
         return check_int("random_state", random_state, 0, 2**32 - 1)
     return int(check_random_state(random_state).randint(2**31 - 1))  # refuses what scikit-learn would
+
+
+# ---- rows with missing cells ----------------------------------------------------------------------------
+
+
+def rows_with_nan(X: Any) -> Indices:
+    """The rows that have a missing cell."""
+    sparse = scipy.sparse.issparse(X)
+    values = X.data if sparse else X
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(values.sum()):  # cheaper than looking at each cell
+            return np.zeros(0, dtype=np.int64)
+    if not sparse:
+        return np.flatnonzero(np.isnan(X).any(axis=1))
+    return np.unique(np.searchsorted(X.indptr, np.flatnonzero(np.isnan(values)), side="right") - 1)
+
+
+def dense_rows(X: Any, rows: Indices) -> Array:
+    """These rows as an array."""
+    return np.asarray(X[rows].toarray() if scipy.sparse.issparse(X) else X[rows])
+
+
+def columns_with_nan(X: Any) -> Indices:
+    """The columns that have a missing cell."""
+    if not scipy.sparse.issparse(X):
+        return np.flatnonzero(np.isnan(X).any(axis=0))
+    return np.unique(X.indices[np.isnan(X.data)]).astype(np.int64)
+
+
+def with_indicators(X: Any, columns: Indices) -> Any:
+    """The features, and beside them for each of these columns 1 where it is missing and 0 elsewhere."""
+    if not columns.size:
+        return X
+    if not scipy.sparse.issparse(X):
+        return np.hstack([X, np.isnan(X[:, columns])])
+    marks = scipy.sparse.csr_array((np.isnan(X.data).astype(float), X.indices, X.indptr), shape=X.shape)
+    return scipy.sparse.hstack([X, marks[:, columns]], format="csr")
+
+
+def row_hashes(X: Any) -> NDArray[np.uint64]:
+    """A number for each row that depends on its content only; zeros count nothing, stored or not."""
+    d = X.shape[1]
+    columns = _mixed(np.arange(1, d + 1, dtype=np.uint64)) | np.uint64(1)
+    if scipy.sparse.issparse(X):
+        terms = _mixed(_bits(X.data)) * columns[X.indices]
+        sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(terms)])
+        return _mixed(sums[X.indptr[1:]] - sums[X.indptr[:-1]])
+    parts = (_mixed(_bits(X[part])) * columns for part in row_blocks(*X.shape))
+    return _mixed(np.concatenate([part.sum(axis=1, dtype=np.uint64) for part in parts]))
+
+
+def _bits(values: Array) -> NDArray[np.uint64]:
+    """The bits of each number: one zero, and one NaN."""
+    return np.where(np.isnan(values), np.nan, values + 0.0).view(np.uint64)
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Bits that depend on all bits of a word, and 0 for 0 (the finaliser of MurmurHash3)."""
+    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    return np.asarray(words ^ (words >> np.uint64(33)))
 
 
 # ---- data frames -----------------------------------------------------------------------------------

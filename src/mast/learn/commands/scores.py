@@ -11,8 +11,7 @@ import scipy.sparse
 
 from mast.errors import ArgumentError
 from mast.learn.commands.trained_model import TrainedModel
-from mast.learn.scoring import draw_curves
-from mast.learn.sparsified import largest_error, sketch_at, total_error
+from mast.learn.scoring import draw_curves, largest_error, sketch_at, total_error
 from mast.support import files
 from mast.support.arrays import Array
 

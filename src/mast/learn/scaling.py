@@ -1,4 +1,4 @@
-"""Rows with missing cells: which they are, their masks, and the rule that scales what is there."""
+"""The rule `missing="scale"`: missing features count nothing, and those that are there count more."""
 
 from __future__ import annotations
 
@@ -7,88 +7,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import NDArray
 
+from mast.learn.gaussian import Masks
+from mast.learn.validation import dense_rows, rows_with_nan
 from mast.sketches import Sketch
 from mast.sketches.over import Over
-from mast.support.arrays import Array, Indices, row_blocks
-
-Masks = NDArray[np.bool_]
-
-
-def rows_with_nan(X: Any) -> Indices:
-    """The rows that have a missing cell."""
-    sparse = scipy.sparse.issparse(X)
-    values = X.data if sparse else X
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(values.sum()):  # cheaper than looking at each cell
-            return np.zeros(0, dtype=np.int64)
-    if not sparse:
-        return np.flatnonzero(np.isnan(X).any(axis=1))
-    return np.unique(np.searchsorted(X.indptr, np.flatnonzero(np.isnan(values)), side="right") - 1)
-
-
-def dense_rows(X: Any, rows: Indices) -> Array:
-    """These rows as an array."""
-    return np.asarray(X[rows].toarray() if scipy.sparse.issparse(X) else X[rows])
-
-
-def zeros_for_nan(values: Array) -> Array:
-    """A copy with 0 for NaN; six times as fast as `np.where` where NaN is scattered about."""
-    return np.asarray(np.fmax(values, 0.0) + np.fmin(values, 0.0))
-
-
-def columns_with_nan(X: Any) -> Indices:
-    """The columns that have a missing cell."""
-    if not scipy.sparse.issparse(X):
-        return np.flatnonzero(np.isnan(X).any(axis=0))
-    return np.unique(X.indices[np.isnan(X.data)]).astype(np.int64)
-
-
-def with_indicators(X: Any, columns: Indices) -> Any:
-    """The features, and beside them for each of these columns 1 where it is missing and 0 elsewhere."""
-    if not columns.size:
-        return X
-    if not scipy.sparse.issparse(X):
-        return np.hstack([X, np.isnan(X[:, columns])])
-    marks = scipy.sparse.csr_array((np.isnan(X.data).astype(float), X.indices, X.indptr), shape=X.shape)
-    return scipy.sparse.hstack([X, marks[:, columns]], format="csr")
-
-
-def unique_masks(masks: Masks) -> tuple[Masks, Indices]:
-    """The different rows of a matrix of masks, and which of them each row is."""
-    packed = np.ascontiguousarray(np.packbits(masks, axis=1))
-    _, first, which = np.unique(
-        packed.view(f"V{packed.shape[1]}").ravel(), return_index=True, return_inverse=True
-    )
-    return masks[first], which.reshape(-1)
-
-
-def row_hashes(X: Any) -> NDArray[np.uint64]:
-    """A number for each row that depends on its content only; zeros count nothing, stored or not."""
-    d = X.shape[1]
-    columns = _mixed(np.arange(1, d + 1, dtype=np.uint64)) | np.uint64(1)
-    if scipy.sparse.issparse(X):
-        terms = _mixed(_bits(X.data)) * columns[X.indices]
-        sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(terms)])
-        return _mixed(sums[X.indptr[1:]] - sums[X.indptr[:-1]])
-    parts = (_mixed(_bits(X[part])) * columns for part in row_blocks(*X.shape))
-    return _mixed(np.concatenate([part.sum(axis=1, dtype=np.uint64) for part in parts]))
-
-
-def _bits(values: Array) -> NDArray[np.uint64]:
-    """The bits of each number: one zero, and one NaN."""
-    return np.where(np.isnan(values), np.nan, values + 0.0).view(np.uint64)
-
-
-def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Bits that depend on all bits of a word, and 0 for 0 (the finaliser of MurmurHash3)."""
-    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-    return np.asarray(words ^ (words >> np.uint64(33)))
-
-
-# ---- the rule "scale" -------------------------------------------------------------------------------
+from mast.support.arrays import Array, Indices
 
 
 @dataclass(frozen=True)
