@@ -113,7 +113,7 @@ def test_fit_with_missing_values():
     X = generator.normal(size=(200, 6))
     y = X[:, 0] + X[:, 1] > 0
     X[generator.random(X.shape) < 0.2] = np.nan
-    check("`fit` with missing values", files_of(lambda: mast.MastClassifier().fit(X, y)), 24)
+    check("`fit` with missing values", files_of(lambda: mast.MastClassifier().fit(X, y)), 18)
 
 
 def test_a_round_under_torchrun():
