@@ -19,8 +19,8 @@ import mast
 from mast.errors import ArgumentError, DataError
 from mast.learn import ColumnsWarning, scoring
 from mast.learn.gaussian import fit_gaussian, unique_masks
+from mast.learn.imputer import Scaling, units
 from mast.learn.risk import copies_of, diagonals, pool
-from mast.learn.scaling import Scaling, units
 from mast.learn.validation import row_hashes, rows_with_nan
 from mast.randomness import Key
 

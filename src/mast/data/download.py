@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import mast
 from mast.data import libsvm, lookup
 from mast.data.catalogue import DataSet
-from mast.data.unpack import read, unpack
+from mast.data.lookup import read, unpack
 from mast.errors import DataError
 
 TIMEOUT = 10.0  # seconds for one answer of the server

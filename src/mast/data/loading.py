@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mast.data import libsvm, lookup
 from mast.data.catalogue import SETS
 from mast.data.libsvm import short
-from mast.data.unpack import read, unpack
+from mast.data.lookup import read, unpack
 from mast.errors import ArgumentError, DataError
 from mast.support import files
 from mast.support.arrays import refuse_too_wide

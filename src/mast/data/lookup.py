@@ -1,4 +1,6 @@
-"""Where a data set is on this machine, and whether a file is the set that it claims to be.
+"""Files of data sets: where they are on this machine, what they hold, and whether they are what they claim.
+
+Packed files are unpacked, gzip and bzip2, known by their first bytes and not by the name.
 
 A set without a published checksum is trusted when it is first downloaded: the sha256 of its
 text is written beside it, as ``NAME.sha256``, and every later reading is compared with it.
@@ -7,19 +9,27 @@ All sums are of the unpacked text, so they do not depend on the packing.
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import hashlib
+import io
 import logging
 import os
 import re
+import stat
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
 from mast.data.catalogue import SETS
 from mast.errors import ArgumentError, DataError
+from mast.support.arrays import memory_limit
 from mast.support.files import as_path, write_once
 
 EMBEDDED = Path(__file__).parent / "embedded"
 SUFFIXES = ("", ".gz", ".bz2")
+SHARE = 4  # the text of a file may take one part in SHARE of the memory, since its numbers need the rest
+_CHUNK = 1 << 20
 _LOG = logging.getLogger("mast.data")
 
 
@@ -118,6 +128,60 @@ def _is(path: Path, what: str) -> bool:
         return bool(getattr(path, what)())
     except (OSError, ValueError):
         return False
+
+
+# ---- contents -----------------------------------------------------------------------------------
+
+
+def read(path: Path) -> bytes:
+    """The bytes of a file, as they are. Only regular files: a pipe or a device may never end."""
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise DataError(f"{path}: not a regular file")
+            if status.st_size > memory_limit():
+                raise DataError(f"{path}: {status.st_size} bytes are more than this machine's memory")
+            return file.read()
+    except IsADirectoryError:
+        raise DataError(f"{path}: this is a folder, not a file") from None
+    except (OSError, MemoryError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise DataError(f"{path}: cannot be read: {reason or type(error).__name__}") from error
+
+
+def unpack(raw: bytes, name: str) -> bytes:
+    """The text in `raw`: unpacked if it is gzip or bzip2, itself if not. `name` is for messages.
+
+    >>> import gzip
+    >>> unpack(gzip.compress(b"1 1:1"), "mine.gz")
+    b'1 1:1'
+    """
+    stream: gzip.GzipFile | bz2.BZ2File
+    if raw[:2] == b"\x1f\x8b":
+        kind, stream = "gzip", gzip.GzipFile(fileobj=io.BytesIO(raw))
+    elif raw[:3] == b"BZh":  # LIBSVM text starts with a number, so neither can be meant
+        kind, stream = "bzip2", bz2.BZ2File(io.BytesIO(raw))
+    else:
+        return raw
+    parts: list[bytes] = []
+    room = memory_limit() // SHARE
+    try:
+        while chunk := stream.read(_CHUNK):
+            parts.append(chunk)
+            room -= len(chunk)
+            if room < 0:
+                raise DataError(f"{name}: unpacks to more than a quarter of this machine's memory")
+        return b"".join(parts)
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{name}: the {kind} stream is damaged: {error}") from error
+    except MemoryError as error:
+        raise DataError(f"{name}: unpacks to more than this machine's memory") from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    # Opening a pipe that nobody writes to would wait for ever.
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 # ---- checksums ----------------------------------------------------------------------------------

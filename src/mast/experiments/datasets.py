@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mast import data
-from mast.data.unpack import read, unpack
+from mast.data.lookup import read, unpack
 from mast.errors import ArgumentError, DataError
 from mast.objectives import Logistic
 from mast.randomness import Key, Purpose, normal, permutation

@@ -23,9 +23,8 @@ from sklearn.utils.validation import check_is_fitted
 from mast.errors import ArgumentError
 from mast.learn.fitting import LinearSolver, resolve_missing, resolve_shift, resolve_sketch
 from mast.learn.gaussian import FeatureGaussian, fit_gaussian
-from mast.learn.imputer import ConditionalImputer
+from mast.learn.imputer import ConditionalImputer, Scaling
 from mast.learn.risk import Risk
-from mast.learn.scaling import Scaling
 from mast.learn.scoring import draw_curves, largest_error, sketch_at, total_error
 from mast.learn.validation import (
     as_dense,

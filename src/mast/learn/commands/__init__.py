@@ -17,8 +17,16 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from mast import randomness
 from mast.errors import ArgumentError, DataError, MissingExtraError
-from mast.learn.commands.scores import draw_picture, score_both, summary, with_zeros
-from mast.learn.commands.trained_model import TrainedModel, encoded, errors_of, training_rows
+from mast.learn.commands.trained_model import (
+    TrainedModel,
+    draw_picture,
+    encoded,
+    errors_of,
+    score_both,
+    summary,
+    training_rows,
+    with_zeros,
+)
 from mast.learn.encoder import TableEncoder
 from mast.learn.estimators import MastClassifier, MastRegressor
 from mast.learn.validation import ColumnsWarning

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas
 
-from mast.data.unpack import read, unpack
+from mast.data.lookup import read, unpack
 from mast.errors import DataError
 from mast.learn.validation import refuse_repeated
 
