@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 import mast
-from mast.data.lookup import unpack
+from mast.data.lookup import decompress
 from mast.errors import ArgumentError, CheckpointError, DataError, MastError
 from mast.support import arrays
 
@@ -84,7 +84,7 @@ def test_a_text_that_unpacks_to_more_than_the_load_could_hold_is_refused(monkeyp
     bomb = gzip.compress(b"1 1:1\n" * 200_000)
     assert len(bomb) < 10_000
     with pytest.raises(DataError, match="unpacks to more than a quarter of this machine's memory"):
-        unpack(bomb, "rows.gz")
+        decompress(bomb, "rows.gz")
 
 
 @pytest.mark.parametrize("large", [1e308, -1e200])

@@ -200,7 +200,9 @@ class TestFactors:
 
         found = fit_factors(X, None, 3).covariance / np.outer(deviation, deviation)
         known, there = np.nan_to_num((X - mean) / deviation), ~np.isnan(X)
-        start = factors._start(*factors._leading(known, there, np.ones(300), 3), 3)
+        start = factors._principal_components(
+            *factors._leading_eigenvectors(known, there, np.ones(300), 3), 3
+        )
         assert likelihood(found) > likelihood(start.covariance)
 
     def test_sums_of_outer_products(self):

@@ -518,12 +518,12 @@ class TestScores:
         X, y = wine
         model = mast.MastClassifier(random_state=0).fit(X, y)
         scorer = mast.make_missing_scorer(share=0.5, draws=4, seed=3)
-        scores = [model.score(scoring.blank(X, 0.5, 3, draw), y) for draw in range(4)]
+        scores = [model.score(scoring.mask_cells(X, 0.5, 3, draw), y) for draw in range(4)]
         assert scorer(model, X, y) == pytest.approx(np.mean(scores))
-        gone = np.isnan(scoring.blank(X, 0.5, 3, 1))
+        gone = np.isnan(scoring.mask_cells(X, 0.5, 3, 1))
         assert abs(gone.mean() - 0.5) < 5 * 0.5 / np.sqrt(gone.size)
         frame = pandas.DataFrame(X, columns=[f"c{j}" for j in range(13)])
-        assert np.array_equal(scoring.blank(frame, 0.5, 3, 1).isna().to_numpy(), gone)
+        assert np.array_equal(scoring.mask_cells(frame, 0.5, 3, 1).isna().to_numpy(), gone)
         assert mast.make_missing_scorer(0.0)(model, X, y) == model.score(X, y)
         loss = mast.make_missing_scorer(0.5, 4, 3, get_scorer("neg_log_loss"))
         assert loss(model, X, y) < 0

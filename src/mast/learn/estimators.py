@@ -15,7 +15,7 @@ from mast.errors import ArgumentError
 from mast.learn.linear import MISSING_SCALE, LinearEstimator
 from mast.learn.scoring import chosen_class
 from mast.learn.validation import (
-    dense_rows,
+    as_dense,
     row_weights,
     rows_with_nan,
     validate_table,
@@ -181,7 +181,7 @@ class MastClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         weights = row_weights(sample_weight, X)
         if self.class_weight is not None:
-            weights = self._weighted(y, weights)
+            weights = self._with_class_weights(y, weights)
         X, y, weights = with_positive_weight(X, y, weights)
         classes = np.unique(y)
         if classes.size < 2:
@@ -197,7 +197,7 @@ class MastClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self.classes_ = classes
         return self
 
-    def _weighted(self, y: Any, weights: Array | None) -> Array:
+    def _with_class_weights(self, y: Any, weights: Array | None) -> Array:
         """The weights of the rows times those of their classes."""
         # rows of weight 0 do not count, unless there are no others, which is an error later
         counted = weights if weights is not None and weights.any() else None
@@ -224,7 +224,7 @@ class MastClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         classes c is 0.75, and 1 without a sketch; for more it is 0.25 and v the mean over the classes. All
         margins of a row are divided by one number, so `predict` is still the most likely class.
         """
-        output = self._moderated(X)
+        output = self._moderated_margins(X)
         if output.shape[1] == 1:
             p: Array = expit(output)
             return np.hstack([1 - p, p])
@@ -232,12 +232,12 @@ class MastClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
     def predict_log_proba(self, X: Any) -> Array:
         """The logarithm of `predict_proba`."""
-        output = self._moderated(X)
+        output = self._moderated_margins(X)
         if output.shape[1] == 1:
             return np.hstack([log_expit(-output), log_expit(output)])
         return np.asarray(log_softmax(output, axis=1))
 
-    def _moderated(self, X: Any) -> Array:
+    def _moderated_margins(self, X: Any) -> Array:
         """The decision function, smaller where missing cells leave it open."""
         X = self._rows(X)
         output, rows, gaussian = self._outputs(X), rows_with_nan(X), self._gaussian
@@ -247,7 +247,7 @@ class MastClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         if len(coef) > 1:  # a number that all classes share says nothing
             coef = coef - coef.mean(axis=0)
             output -= output.mean(axis=1, keepdims=True)
-        open_ = gaussian.output_variances(dense_rows(X, rows), coef).mean(axis=1, keepdims=True)
+        open_ = gaussian.output_variances(as_dense(X[rows]), coef).mean(axis=1, keepdims=True)
         plain = isinstance(self.sketch_, Identity)
         share = SEVERAL_CLASSES if len(coef) > 1 else PLAIN if plain else TRAINED
         output[rows] /= np.sqrt(1 + share * np.pi * open_ / 8)

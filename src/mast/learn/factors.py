@@ -114,7 +114,8 @@ def fit_factors(X: Array, weights: Array | None, rank: int | None = None) -> Fac
     observed = ~np.isnan(X)
     known = np.where(observed, X, 0.0)
     rank = choose_rank(X, w) if rank is None else min(rank, *X.shape)
-    found = _maximised(known, observed, w, _start(*_leading(known, observed, w, rank), rank))
+    start = _principal_components(*_leading_eigenvectors(known, observed, w, rank), rank)
+    found = _em_factors(known, observed, w, start)
     return FactorGaussian(mean, found.loadings * deviation[:, None], found.noise * deviation**2)
 
 
@@ -146,12 +147,12 @@ def choose_rank(X: Array, w: Array) -> int:
     shown = patterns.reshape(PATTERNS, -1)[pattern] & observed[held]
     hidden = (observed[held] & ~shown) * w[held, None]
     most = min(RANKS[-1], int((~held).sum()) // 2, X.shape[1] // 2)
-    values, vectors = _leading(known[~held], observed[~held], w[~held], most)
+    values, vectors = _leading_eigenvectors(known[~held], observed[~held], w[~held], most)
     errors: dict[int, float] = {}
 
     def error(rank: int) -> float:
         if rank not in errors:
-            guess = _start(values, vectors, rank).regress(shown, known[held])
+            guess = _principal_components(values, vectors, rank).regress(shown, known[held])
             errors[rank] = float((hidden * (guess - known[held]) ** 2).sum())
         return errors[rank]
 
@@ -169,7 +170,7 @@ def choose_rank(X: Array, w: Array) -> int:
             error(rank)
 
 
-def _leading(known: Array, observed: Masks, w: Array, rank: int) -> tuple[Array, Array]:
+def _leading_eigenvectors(known: Array, observed: Masks, w: Array, rank: int) -> tuple[Array, Array]:
     """The leading eigenvalues and eigenvectors of the covariance, by subspace iteration from rows.
 
     A product of two columns is divided by the chance that both are there.
@@ -189,7 +190,7 @@ def _leading(known: Array, observed: Masks, w: Array, rank: int) -> tuple[Array,
     return values[::-1], (basis @ turn)[:, ::-1]
 
 
-def _start(values: Array, vectors: Array, rank: int) -> FactorGaussian:
+def _principal_components(values: Array, vectors: Array, rank: int) -> FactorGaussian:
     """Probabilistic principal components (Tipping and Bishop, 1999), with noise of each feature's own."""
     d, values = len(vectors), values[:rank]
     noise = max((d - float(values.sum())) / max(d - rank, 1), LEAST_NOISE)
@@ -198,7 +199,7 @@ def _start(values: Array, vectors: Array, rank: int) -> FactorGaussian:
     return FactorGaussian(np.zeros(d), loadings, noise_left)
 
 
-def _maximised(known: Array, observed: Masks, w: Array, start: FactorGaussian) -> FactorGaussian:
+def _em_factors(known: Array, observed: Masks, w: Array, start: FactorGaussian) -> FactorGaussian:
     """Some steps of the EM algorithm."""
     rank, model = start.loadings.shape[1], start
     if not observed.all():  # then each row and each feature has a matrix of its own
@@ -219,7 +220,7 @@ def _maximised(known: Array, observed: Masks, w: Array, start: FactorGaussian) -
         if len(patterns) == 1:
             sums = (w.sum() * second[0] + (z.T * w) @ z)[None] * patterns[0][:, None, None]
         else:
-            sums = outer_sums(there.T, z) + _open_sums(there, which, second)
+            sums = outer_sums(there.T, z) + _covariance_sums(there, which, second)
         loadings = np.linalg.solve(sums + np.eye(rank), crossed[:, :, None])[:, :, 0]
         left = squares - 2 * (loadings * crossed).sum(axis=1) + 1.0  # as if one row more had been seen
         left += np.einsum("di,dij,dj->d", loadings, np.broadcast_to(sums, (len(left), rank, rank)), loadings)
@@ -228,7 +229,7 @@ def _maximised(known: Array, observed: Masks, w: Array, start: FactorGaussian) -
     return model
 
 
-def _open_sums(there: Array, which: Indices, covariances: Array) -> Array:
+def _covariance_sums(there: Array, which: Indices, covariances: Array) -> Array:
     """For each feature, the sum of the covariances of the factors over the rows that have it."""
     k = covariances.shape[1]
     by_pattern = np.zeros((len(covariances), there.shape[1]))

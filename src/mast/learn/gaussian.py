@@ -114,7 +114,7 @@ class FeatureGaussian:
     def regress(self, masks: Masks, rows: Array) -> Array:
         """Centred rows, each with its mask: what it drops is replaced by its regression on the rest."""
         there = rows * masks  # a choice between two numbers would take longer
-        out, (few, many) = np.empty_like(there), _cheaper(masks)
+        out, (few, many) = np.empty_like(there), _split_by_size(masks)
         if few.size:  # C_mo C_oo^-1 a_o
             kept, known = masks[few], there[few]
             solved = _solve(self.covariance, kept, known[:, :, None])
@@ -131,7 +131,7 @@ class FeatureGaussian:
         That is a_o'C_oo^-1 (C w)_o, or a_o'w_o - (Q a)_m'Q_mm^-1 w_m: one system with one right-hand side.
         """
         there, out = rows * masks, np.empty((len(rows), len(weights)))
-        few, many = _cheaper(masks)
+        few, many = _split_by_size(masks)
         if few.size:
             solved = _solve(self.covariance, masks[few], there[few, :, None])
             out[few] = solved[:, :, 0] @ (self.covariance @ weights.T)
@@ -148,7 +148,7 @@ class FeatureGaussian:
         """
         w, Cw = np.ascontiguousarray(weights.T), self.covariance @ weights.T
         out = np.empty((*masks.shape, len(weights)))
-        few, many = _cheaper(masks)
+        few, many = _split_by_size(masks)
         if few.size:
             out[few] = _solve(self.covariance, masks[few], Cw[None])
         if many.size:
@@ -164,7 +164,7 @@ class FeatureGaussian:
         """
         w, Cw = np.ascontiguousarray(weights.T), self.covariance @ weights.T
         out = np.empty((len(masks), len(weights)))
-        few, many = _cheaper(masks)
+        few, many = _split_by_size(masks)
         if few.size:
             explained = np.einsum("pdw,dw->pw", _solve(self.covariance, masks[few], Cw[None]), Cw)
             out[few] = np.maximum(np.einsum("dw,dw->w", w, Cw) - explained, 0.0)
@@ -176,7 +176,7 @@ class FeatureGaussian:
         """The sum of the covariances that are left given what each mask keeps, times `weights`."""
         from mast.learn.kernels import inverse_sum
 
-        few, many = _cheaper(masks)
+        few, many = _split_by_size(masks)
         left = np.zeros_like(self.covariance)
         if few.size:
             C = self.covariance
@@ -186,7 +186,7 @@ class FeatureGaussian:
         return left
 
 
-def _cheaper(masks: Masks) -> tuple[Indices, Indices]:
+def _split_by_size(masks: Masks) -> tuple[Indices, Indices]:
     """The masks that keep less than half of all features, and the others; by the size of their system."""
     kept, d = masks.sum(axis=1), masks.shape[1]
     order = np.argsort(kept, kind="stable")
@@ -289,34 +289,38 @@ def mean_and_covariance(X: Array, weights: Array | None) -> tuple[Array, Array]:
     moments = moments_of(X, weights)
     units = np.outer(moments.deviation, moments.deviation)
     if not rows_with_nan(X).size:
-        return moments.mean, shrunk(moments.correlation, moments.fourth, moments.weight) * units
+        return moments.mean, shrink(moments.correlation, moments.fourth, moments.weight) * units
     rows = (X - moments.mean) / moments.deviation
     w = np.full(len(X), 1 / len(X)) if weights is None else weights / weights.sum()
-    start = _shrunk_pairs(moments.correlation, moments.pairs)
-    mean, covariance = _expected(rows, w, start, moments.weight)
+    start = _shrink_pairs(moments.correlation, moments.pairs)
+    mean, covariance = _em_covariance(rows, w, start, moments.weight)
     return moments.mean + mean * moments.deviation, covariance * units
 
 
-def shrunk(correlation: Array, fourth: float, n: float) -> Array:
+def shrink(correlation: Array, fourth: float, n: float) -> Array:
     """Ledoit and Wolf's: towards a multiple of I; directions without variance get a little.
 
     `fourth` is the mean of |a|⁴ over n rows a. This is scikit-learn's LedoitWolf.
     """
     d = len(correlation)
     squares = float(np.sum(correlation**2))
-    return _towards_identity(correlation, (fourth - squares) / n, squares, float(np.trace(correlation)) / d)
+    return _shrink_towards_identity(
+        correlation, (fourth - squares) / n, squares, float(np.trace(correlation)) / d
+    )
 
 
-def _shrunk_pairs(correlation: Array, pairs: Array) -> Array:
+def _shrink_pairs(correlation: Array, pairs: Array) -> Array:
     """The same where each entry comes from rows of its own: its variance is that of a Gaussian's."""
     squares = correlation**2
     noise = float(((1 + squares) / np.maximum(pairs, 1.0)).sum())
     values, vectors = np.linalg.eigh(correlation)  # columns may contradict each other
     possible = (vectors * np.maximum(values, 0.0)) @ vectors.T
-    return _towards_identity(possible, noise, float(squares.sum()), float(np.trace(correlation)) / len(pairs))
+    return _shrink_towards_identity(
+        possible, noise, float(squares.sum()), float(np.trace(correlation)) / len(pairs)
+    )
 
 
-def _towards_identity(correlation: Array, noise: float, squares: float, typical: float) -> Array:
+def _shrink_towards_identity(correlation: Array, noise: float, squares: float, typical: float) -> Array:
     d = len(correlation)
     if typical <= 0:
         return np.eye(d)
@@ -325,7 +329,7 @@ def _towards_identity(correlation: Array, noise: float, squares: float, typical:
     return np.asarray((1 - shrinkage) * correlation + max(shrinkage, FLOOR) * typical * np.eye(d))
 
 
-def _expected(rows: Array, w: Array, start: Array, n: float) -> tuple[Array, Array]:
+def _em_covariance(rows: Array, w: Array, start: Array, n: float) -> tuple[Array, Array]:
     """EM from a start: the mean and the covariance of rows that have the mean 0 and the variance 1 if whole.
 
     `w` is what each row counts, 1 in all; n is how many rows there are.
@@ -344,7 +348,7 @@ def _expected(rows: Array, w: Array, start: Array, n: float) -> tuple[Array, Arr
         model, before = FeatureGaussian(mean, covariance), covariance
         mean, second, fourth = _filled_moments(model, known, observed, w)
         second += model.unexplained(patterns[some], scale * shares[some])
-        covariance = shrunk(second, fourth, n)
+        covariance = shrink(second, fourth, n)
         if float(np.linalg.norm(covariance - before)) < CLOSE * float(np.linalg.norm(before)):
             break
         further = before + FURTHER * (covariance - before)

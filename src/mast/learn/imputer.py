@@ -15,7 +15,6 @@ from mast.errors import ArgumentError
 from mast.learn.gaussian import FeatureGaussian, Masks, fit_gaussian
 from mast.learn.validation import (
     as_dense,
-    dense_rows,
     refuse_overflow,
     row_weights,
     rows_with_nan,
@@ -199,7 +198,7 @@ class Scaling:
         rows = rows_with_nan(X)
         if not rows.size:
             return X
-        there = self._scaled(dense_rows(X, rows))[1]
+        there = self._scaled(as_dense(X[rows]))[1]
         if not scipy.sparse.issparse(X):
             X = X.copy()
             X[rows] = there

@@ -29,7 +29,6 @@ from mast.learn.scoring import draw_curves, largest_error, sketch_at, total_erro
 from mast.learn.validation import (
     as_dense,
     columns_with_nan,
-    dense_rows,
     refuse_overflow,
     rows_with_nan,
     seed_of,
@@ -161,7 +160,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        return self._with_weights(*risk.unflatten(result.x))
+        return self._set_weights(*risk.unflatten(result.x))
 
     def __sklearn_is_fitted__(self) -> bool:
         return getattr(self, "coef_", None) is not None
@@ -180,7 +179,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         dense = self.coef_.toarray() if scipy.sparse.issparse(self.coef_) else self.coef_
         return np.atleast_2d(dense), np.atleast_1d(np.asarray(self.intercept_, dtype=float))
 
-    def _with_weights(self, coef: Array, intercept: Any) -> Self:
+    def _set_weights(self, coef: Array, intercept: Any) -> Self:
         """This model, which gets these weights (outputs, features) and intercepts."""
         flat = is_regressor(self)
         self.coef_ = coef.reshape(-1) if flat else coef
@@ -202,7 +201,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         return None if self.gaussian_ is None else self.gaussian_.padded(self.indicators_.size)
 
     @property
-    def _serving(self) -> Scaling | FeatureGaussian:
+    def _missing_rule(self) -> Scaling | FeatureGaussian:
         """What answers for rows with missing cells."""
         return self._gaussian or Scaling.of(self.sketch_, self.shift_.shape[1], self._missing_scale())
 
@@ -229,7 +228,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         added = dense[:, None, :] * coef
         rows = rows_with_nan(X)
         if rows.size:
-            added[rows] = self._serving.contributions(dense[rows], coef, self.shift_)
+            added[rows] = self._missing_rule.contributions(dense[rows], coef, self.shift_)
         out: Array = added[:, :, :d].copy()
         for place, column in enumerate(self.indicators_):
             out[:, :, column] += added[:, :, d + place]
@@ -243,10 +242,10 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         coef, intercept = self._weights()
         rows = rows_with_nan(X)
         if rows.size == X.shape[0]:
-            return self._serving.outputs(dense_rows(X, rows), coef, self.shift_) + intercept
+            return self._missing_rule.outputs(as_dense(X[rows]), coef, self.shift_) + intercept
         out = np.asarray(X @ coef.T)
         if rows.size:
-            out[rows] = self._serving.outputs(dense_rows(X, rows), coef, self.shift_)
+            out[rows] = self._missing_rule.outputs(as_dense(X[rows]), coef, self.shift_)
         out += intercept
         return out
 
@@ -290,17 +289,16 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         weights = None if sample_weight is None else numbers("sample_weight", sample_weight, 1)
         reference = largest_error(self, labels, weights)
         sketch = sketch_at(self.sketch_, density)
-        errors = np.array(
-            [total_error(self, output, labels, weights) for output in self._versions(X, sketch, draws)]
-        )
+        outputs = self._sparsified_outputs(X, sketch, draws)
+        errors = np.array([total_error(self, output, labels, weights) for output in outputs])
         # R² is 1 or 0 where all numbers are the same
         return (reference - errors) / reference if reference > 0 else np.where(errors > 0, 0.0, 1.0)
 
-    def _versions(self, X: Any, sketch: Sketch, draws: int) -> Iterator[Array]:
+    def _sparsified_outputs(self, X: Any, sketch: Sketch, draws: int) -> Iterator[Array]:
         """The outputs of sparsified models 0, 1, ... for rows, arrays (rows, outputs)."""
         check_int("draws", draws, 1)
         coef, intercept = self._weights()
-        rows, serving, step = rows_with_nan(X), self._serving, max(1, ENTRIES // coef.size)
+        rows, serving, step = rows_with_nan(X), self._missing_rule, max(1, ENTRIES // coef.size)
         if rows.size and isinstance(serving, Scaling):  # pruned models are served as the whole one would be
             X, rows = serving.filled(X), rows[:0]
         complete = X
@@ -309,14 +307,15 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             complete = X.copy()
             complete[rows] = 0.0
         for begin in range(0, draws, step):
-            weights, biases, kept = self._pruned(sketch, self.seed_, range(begin, min(begin + step, draws)))
-            for number, output in enumerate(_products(complete, weights, biases)):
+            part = range(begin, min(begin + step, draws))
+            weights, biases, kept = self._sparsified_weights(sketch, self.seed_, part)
+            for number, output in enumerate(_outputs_of_models(complete, weights, biases)):
                 if rows.size:
                     there = np.where(kept[number], X[rows], np.nan)
                     output[rows] = serving.outputs(there, coef, self.shift_) + intercept
                 yield output
 
-    def _pruned(self, sketch: Sketch, seed: int, draws: range) -> tuple[Array, Array, Any]:
+    def _sparsified_weights(self, sketch: Sketch, seed: int, draws: range) -> tuple[Array, Array, Any]:
         """Weights (draws, outputs, features) and intercepts of some sparsified models, and what they keep.
 
         The weights are v + S(x - v), or those that stand-ins have moved; only the latter need what is kept.
@@ -351,13 +350,13 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             self.coef_ = scipy.sparse.csr_matrix(self.coef_)
             return self
         sketch = sketch_at(self.sketch_, density)
-        weights, intercepts, _ = self._pruned(sketch, check_int("seed", seed or 0), range(1))
-        return deepcopy(self)._with_weights(weights[0], intercepts[0])
+        weights, intercepts, _ = self._sparsified_weights(sketch, check_int("seed", seed or 0), range(1))
+        return deepcopy(self)._set_weights(weights[0], intercepts[0])
 
     def densify(self) -> Self:
         """Make `coef_` an array again, after `sparsify()`."""
         check_is_fitted(self)
-        return self._with_weights(self._weights()[0], self.intercept_)
+        return self._set_weights(self._weights()[0], self.intercept_)
 
     def plot_sparsified(
         self,
@@ -406,7 +405,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             raise ArgumentError(
                 f"the baseline's weights have the shape {coef.shape}, the model's {self.shift_.shape}"
             )
-        plain = copy(self)._with_weights(coef, baseline.intercept_)  # so that both are sparsified by one rule
+        plain = copy(self)._set_weights(coef, baseline.intercept_)  # so that both are sparsified by one rule
         plain.shift_ = np.zeros_like(coef)
         models = {f"{type(self).__name__}, {self.sketch_.label().split(':')[0]}": self, name: plain}
         curves = {
@@ -432,7 +431,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         return load_model(as_path("path", path), cls)
 
 
-def _products(X: Any, coef: Array, intercept: Array) -> Iterator[Array]:
+def _outputs_of_models(X: Any, coef: Array, intercept: Array) -> Iterator[Array]:
     """X w + b for each of some models: arrays (rows, outputs)."""
     models, count, d = coef.shape
     step = max(1, ENTRIES // max(X.shape[0] * count, 1))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import matplotlib.axes
 
 
-def blank(X: Any, share: float, seed: int = 0, draw: int = 0) -> Any:
+def mask_cells(X: Any, share: float, seed: int = 0, draw: int = 0) -> Any:
     """A copy of an array or data frame with this share of its cells missing, a function of seed and draw."""
     if scipy.sparse.issparse(X):
         raise ArgumentError("cells of a sparse matrix cannot be blanked: zeros are values; use an array")
@@ -60,7 +60,7 @@ class MissingScorer:
         """One score per draw."""
         score = check_scoring(estimator, self.scoring)
         draws = self.draws if self.share else 1
-        served = (blank(X, self.share, self.seed, draw) for draw in range(draws))
+        served = (mask_cells(X, self.share, self.seed, draw) for draw in range(draws))
         return np.array([float(score(estimator, rows, y)) for rows in served])
 
 

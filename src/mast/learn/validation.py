@@ -62,7 +62,7 @@ def validate_table(
         estimator.groups_ = estimator.encoder_.fit(X).groups_
     X = estimator.encoder_.transform(X)
     X = X if accept_sparse else as_dense(X)
-    return X if isinstance(y, str) else check_X_y(X, y, **_accepted(accept_sparse), **options)
+    return X if isinstance(y, str) else check_X_y(X, y, **_array_options(accept_sparse), **options)
 
 
 def validate_numbers(
@@ -79,13 +79,13 @@ def validate_numbers(
         X = checked_sparse("X", X)  # before scikit-learn converts it
     refuse_repeated(list(getattr(X, "columns", ())))  # older versions of scikit-learn do not
     try:
-        return validate_data(estimator, X, y, reset=reset, **_accepted(accept_sparse), **options)
+        return validate_data(estimator, X, y, reset=reset, **_array_options(accept_sparse), **options)
     except (TypeError, ValueError):
         _explain_refusal(X, reset)
         raise
 
 
-def _accepted(sparse: bool) -> dict[str, Any]:
+def _array_options(sparse: bool) -> dict[str, Any]:
     return {
         "accept_sparse": "csr" if sparse else False,
         "dtype": np.float64,
@@ -156,11 +156,6 @@ def rows_with_nan(X: Any) -> Indices:
     if not sparse:
         return np.flatnonzero(np.isnan(X).any(axis=1))
     return np.unique(np.searchsorted(X.indptr, np.flatnonzero(np.isnan(values)), side="right") - 1)
-
-
-def dense_rows(X: Any, rows: Indices) -> Array:
-    """These rows as an array."""
-    return np.asarray(X[rows].toarray() if scipy.sparse.issparse(X) else X[rows])
 
 
 def columns_with_nan(X: Any) -> Indices:
@@ -251,7 +246,7 @@ def align_columns(X: Any, names: Any, ignored: Collection[str] = ()) -> Any:
     if there == known or not all(isinstance(name, str) for name in there):
         return X
     refuse_repeated(there)
-    for remark in _compare([name for name in known if name not in ignored], there, ignored):
+    for remark in _compare_columns([name for name in known if name not in ignored], there, ignored):
         warn_of_columns(remark)
     return X.reindex(columns=known)
 
@@ -269,20 +264,21 @@ def _level_of_the_caller() -> int:
     return level
 
 
-def _compare(known: Sequence[str], there: Sequence[str], ignored: Collection[str]) -> list[str]:
+def _compare_columns(known: Sequence[str], there: Sequence[str], ignored: Collection[str]) -> list[str]:
     """One line for columns that are absent, one for those that are unknown; an error if none is known."""
     present, ours = set(there), set(known)
     absent = [name for name in known if name not in present]
     unknown = [name for name in there if name not in ours and name not in ignored]
     if len(absent) == len(known):
         raise DataError(
-            f"the table has none of the model's columns ({shown(known)}), it has {shown(list(there))}"
+            f"the table has none of the model's columns ({quote_names(known)}), "
+            f"it has {quote_names(list(there))}"
         )
     remarks = []
     if absent:
-        remarks.append(f"absent, so missing in every row: {shown(absent)}")
+        remarks.append(f"absent, so missing in every row: {quote_names(absent)}")
     if unknown:
-        remarks.append(f"unknown to the model, so ignored: {shown(unknown)}")
+        remarks.append(f"unknown to the model, so ignored: {quote_names(unknown)}")
     return remarks
 
 
@@ -292,9 +288,11 @@ def _explain_refusal(X: Any, first: bool) -> None:
         return
     odd = [str(name) for name in X.columns if not _holds_numbers(X[name])]
     if odd and first:
-        raise DataError(f"these columns hold no numbers: {shown(odd)}; mast.TableEncoder makes some of them")
+        raise DataError(
+            f"these columns hold no numbers: {quote_names(odd)}; mast.TableEncoder makes some of them"
+        )
     if odd:
-        raise DataError(f"these columns held numbers in training, and now do not: {shown(odd)}")
+        raise DataError(f"these columns held numbers in training, and now do not: {quote_names(odd)}")
 
 
 def _holds_numbers(column: Any) -> bool:
@@ -312,7 +310,7 @@ def refuse_repeated(names: Sequence[Any], where: str = "") -> None:
             raise DataError(f"{where}two columns are called {name!r}")
 
 
-def shown(names: Sequence[str], most: int = SHOWN) -> str:
+def quote_names(names: Sequence[str], most: int = SHOWN) -> str:
     """Some names for a message, and how many there are beside."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(repr, names[:most])) + more

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas
 
-from mast.data.lookup import read, unpack
+from mast.data.lookup import decompress, read_bytes
 from mast.errors import DataError
 from mast.learn.validation import refuse_repeated
 
@@ -23,7 +23,7 @@ MOSTLY = 0.9  #: a column with this share of numbers, but not all, is taken for 
 
 def read_table(path: str | Path, texts: Collection[str] = ()) -> pandas.DataFrame:
     """A CSV file as a data frame, these columns as texts; rows have the numbers of their lines."""
-    raw = unpack(read(Path(path)), str(path))
+    raw = decompress(read_bytes(Path(path)), str(path))
     delimiter = _delimiter(raw)
     header = _header(raw, str(path), delimiter)
     try:

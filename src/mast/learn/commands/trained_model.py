@@ -22,8 +22,16 @@ from mast.learn.commands.csv_files import all_numbers, convert_numbers, read_tab
 from mast.learn.encoder import TableEncoder
 from mast.learn.linear import LinearEstimator
 from mast.learn.scoring import draw_curves, largest_error, sketch_at, total_error
-from mast.learn.storage import floats, pack, pack_encoder, read, unpack, unpack_encoder, write
-from mast.learn.validation import ColumnsWarning, shown
+from mast.learn.storage import (
+    check_floats,
+    pack_encoder,
+    pack_model,
+    read_kind,
+    unpack_encoder,
+    unpack_model,
+    write_kind,
+)
+from mast.learn.validation import ColumnsWarning, quote_names
 from mast.support import files
 from mast.support.arrays import Array
 
@@ -62,7 +70,7 @@ class TrainedModel:
     def save(self, folder: Path) -> Path:
         """Write the file of the folder, which is made if it is not there."""
         files.make_folder(folder)
-        model, arrays = pack(self.model)
+        model, arrays = pack_model(self.model)
         arrays["usual_coef"], arrays["usual_intercept"] = self.usual_coef, self.usual_intercept
         description = {
             "model": model,
@@ -70,7 +78,7 @@ class TrainedModel:
             "target": self.target,
             "dropped": self.dropped,
         }
-        write(folder / FILE, KIND, description, arrays)
+        write_kind(folder / FILE, KIND, description, arrays)
         return folder / FILE
 
     @staticmethod
@@ -79,12 +87,12 @@ class TrainedModel:
         path = folder / FILE if folder.is_dir() or not folder.exists() else folder
         if not path.exists():
             raise DataError(f"{folder}: there is no model; `mast train` makes one")
-        description, arrays = read(path, KIND)
+        description, arrays = read_kind(path, KIND)
         with files.damage_refused(path):
-            model: Any = unpack(description["model"], arrays, path, LinearEstimator)
+            model: Any = unpack_model(description["model"], arrays, path, LinearEstimator)
             outputs, d = model.shift_.shape
-            coef = floats(arrays["usual_coef"]).reshape(outputs, d)
-            intercept = floats(arrays["usual_intercept"]).reshape(outputs)
+            coef = check_floats(arrays["usual_coef"]).reshape(outputs, d)
+            intercept = check_floats(arrays["usual_intercept"]).reshape(outputs)
             content, target = description["columns"], description["target"]
             encoder = None if content is None else unpack_encoder(content)
             if not isinstance(target, str | None):
@@ -105,14 +113,14 @@ class TrainedModel:
         for name in keep:
             if name not in frame:
                 raise DataError(
-                    f"{file}: there is no column {name!r} to keep; the columns are {shown(list(frame))}"
+                    f"{file}: there is no column {name!r} to keep; the columns are {quote_names(list(frame))}"
                 )
         remarks: list[str] = []
         labelled = labels and self.target in frame
         if labelled:
             frame, remarks = self._with_target(file, frame)
         unused = [name for name in (self.target, *self.dropped) if name in frame]
-        X, on_columns = encoded(file, self.encoder, frame.drop(columns=unused))
+        X, on_columns = encode_rows(file, self.encoder, frame.drop(columns=unused))
         classes = getattr(self.model, "classes_", None)
         numeric = classes is None or classes.dtype.kind in "iuf"
         y_ = labels_of(file, frame[self.target], numeric) if labelled else None
@@ -155,7 +163,7 @@ def training_rows(
         X, y = data.load(file, None, data_dir, labels="raw")
         return X, as_integers(y), 0
     frame = read_table(file, [] if target is None else [target])
-    target = _checked(file, frame, target, drop)
+    target = _check_target(file, frame, target, drop)
     rows = len(frame)
     frame = frame[frame[target].notna()]
     if frame.empty:
@@ -164,9 +172,9 @@ def training_rows(
     return convert_numbers(frame.drop(columns=[target, *drop]), file), y, rows - len(frame)
 
 
-def _checked(file: str, frame: pandas.DataFrame, target: str | None, drop: list[str]) -> str:
+def _check_target(file: str, frame: pandas.DataFrame, target: str | None, drop: list[str]) -> str:
     """The target's name, if it and the columns to leave out are there."""
-    names = shown(list(frame))
+    names = quote_names(list(frame))
     if target is None:
         raise DataError(f"{file}: which column is to be predicted? Give --target, one of {names}")
     for name in [target, *drop]:
@@ -206,16 +214,16 @@ def as_integers(numbers: Array) -> NDArray[Any]:
     return numbers.astype(np.int64) if exact else numbers
 
 
-def encoded(file: str, encoder: TableEncoder, frame: pandas.DataFrame) -> tuple[Any, list[str]]:
+def encode_rows(file: str, encoder: TableEncoder, frame: pandas.DataFrame) -> tuple[Any, list[str]]:
     """The features of a table, and remarks on its columns."""
-    with warnings.catch_warnings(record=True) as caught, errors_of(file):
+    with warnings.catch_warnings(record=True) as caught, naming_file(file):
         warnings.simplefilter("always", ColumnsWarning)
         X = encoder.transform(frame)
     return X, [str(warning.message) for warning in caught if warning.category is ColumnsWarning]
 
 
 @contextmanager
-def errors_of(file: str) -> Iterator[None]:
+def naming_file(file: str) -> Iterator[None]:
     """Errors name the file."""
     try:
         yield
