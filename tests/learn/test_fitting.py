@@ -143,7 +143,7 @@ class TestSeveralClasses:
             if missing == "scale":
                 Z, ridge = X @ draw.matrix(), draw.diagonal() ** 2 * model.coef_
             else:
-                T = model.imputer_.gaussian_.model.apply_masks(draw.diagonal()[None] != 0, np.eye(5))[0]
+                T = model.imputer_.gaussian_.served_weights(draw.diagonal()[None] != 0, np.eye(5))[0]
                 Z, ridge = model.imputer_.mean_ + (X - model.imputer_.mean_) @ T.T, model.coef_
             logits = Z @ model.coef_.T + model.intercept_
             chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True) - np.eye(3)[y]
