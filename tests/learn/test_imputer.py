@@ -109,27 +109,18 @@ def random_covariance(d):
     return A @ A.T / (2 * d)
 
 
-def stand_ins(C, mask):
-    """The matrix that is the identity on what is kept, and the regression of the rest on it."""
-    T = np.diag(mask.astype(float))
-    if mask.any():
-        T[np.ix_(~mask, mask)] = C[np.ix_(~mask, mask)] @ np.linalg.inv(C[np.ix_(mask, mask)])
-    return T
-
-
 @pytest.mark.parametrize("d", [9, 30])  # systems of up to 4 and up to 15 equations
 def test_many_masks_at_once(d):
+    """The compiled systems of equations give what the sketch `Conditional` gives mask by mask."""
     C, generator = random_covariance(d), np.random.default_rng(1)
-    gaussian = FeatureGaussian(np.zeros(d), C)
+    gaussian, twin = FeatureGaussian(np.zeros(d), C), mast.Conditional(C, 0.5)
     masks = generator.random((60, d)) < np.linspace(0, 1, 60)[:, None]
-    weights = generator.standard_normal((3, d))
-    served = gaussian.served_weights(masks, weights)
-    rows = generator.standard_normal((60, d))
-    filled, answers = gaussian.regress(masks, rows), gaussian.answers(masks, rows, weights)
-    for mask, found, row, whole, answer in zip(masks, served, rows, filled, answers, strict=True):
-        np.testing.assert_allclose(found, weights @ stand_ins(C, mask), atol=1e-10)
-        np.testing.assert_allclose(whole, stand_ins(C, mask) @ row, atol=1e-10)
-        np.testing.assert_allclose(answer, weights @ stand_ins(C, mask) @ row, atol=1e-10)
+    weights, rows = generator.standard_normal((3, d)), generator.standard_normal((60, d))
+    served, filled = gaussian.served_weights(masks, weights), gaussian.regress(masks, rows)
+    np.testing.assert_allclose(served, twin.apply_masks(masks, weights), atol=1e-10)
+    np.testing.assert_allclose(filled, twin.fill(masks, rows), atol=1e-10)
+    answers = gaussian.answers(masks, rows, weights)
+    np.testing.assert_allclose(answers, twin.answers(masks, rows, weights), atol=1e-10)
 
 
 @pytest.mark.parametrize("d", [9, 30])
@@ -142,7 +133,7 @@ def test_what_a_mask_leaves_open(d):
     weights, counts = generator.standard_normal((3, d)), generator.random(60)
     variances, total = gaussian.variances(masks, weights), np.zeros((d, d))
     for mask, count, found in zip(masks, counts, variances, strict=True):
-        T = stand_ins(C, mask)
+        T = mast.Conditional(C, 0.5).stand_ins(mask)
         left = C - T @ C @ T.T
         total += count * left
         np.testing.assert_allclose(found, np.diag(weights @ left @ weights.T), atol=1e-10)

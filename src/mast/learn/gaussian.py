@@ -115,14 +115,11 @@ class FeatureGaussian:
         """Centred rows, each with its mask: what it drops is replaced by its regression on the rest."""
         there = rows * masks  # a choice between two numbers would take longer
         out, (few, many) = np.empty_like(there), _split_by_size(masks)
-        if few.size:  # C_mo C_oo^-1 a_o
-            kept, known = masks[few], there[few]
-            solved = _solve(self.covariance, kept, known[:, :, None])
-            out[few] = known + (solved[:, :, 0] @ self.covariance) * ~kept
-        if many.size:  # -Q_mm^-1 (Q a)_m
-            known = there[many]
-            solved = _solve(self.precision, ~masks[many], (known @ self.precision)[:, :, None])
-            out[many] = known - solved[:, :, 0]
+        solved = _solve(self.covariance, masks[few], there[few, :, None])
+        out[few] = there[few] + (solved[:, :, 0] @ self.covariance) * ~masks[few]  # C_mo C_oo^-1 a_o
+        known = there[many]
+        solved = _solve(self.precision, ~masks[many], (known @ self.precision)[:, :, None])
+        out[many] = known - solved[:, :, 0]  # -Q_mm^-1 (Q a)_m
         return out
 
     def answers(self, masks: Masks, rows: Array, weights: Array) -> Array:
@@ -132,13 +129,11 @@ class FeatureGaussian:
         """
         there, out = rows * masks, np.empty((len(rows), len(weights)))
         few, many = _split_by_size(masks)
-        if few.size:
-            solved = _solve(self.covariance, masks[few], there[few, :, None])
-            out[few] = solved[:, :, 0] @ (self.covariance @ weights.T)
-        if many.size:
-            known = there[many]
-            solved = _solve(self.precision, ~masks[many], (known @ self.precision)[:, :, None])
-            out[many] = (known - solved[:, :, 0]) @ weights.T
+        solved = _solve(self.covariance, masks[few], there[few, :, None])
+        out[few] = solved[:, :, 0] @ (self.covariance @ weights.T)
+        known = there[many]
+        solved = _solve(self.precision, ~masks[many], (known @ self.precision)[:, :, None])
+        out[many] = (known - solved[:, :, 0]) @ weights.T
         return out
 
     def served_weights(self, masks: Masks, weights: Array) -> Array:
@@ -149,12 +144,10 @@ class FeatureGaussian:
         w, Cw = np.ascontiguousarray(weights.T), self.covariance @ weights.T
         out = np.empty((*masks.shape, len(weights)))
         few, many = _split_by_size(masks)
-        if few.size:
-            out[few] = _solve(self.covariance, masks[few], Cw[None])
-        if many.size:
-            solved = _solve(self.precision, ~masks[many], w[None])
-            moved = np.swapaxes(np.swapaxes(solved, 1, 2) @ self.precision, 1, 2)
-            out[many] = np.where(masks[many, :, None], w - moved, 0.0)
+        out[few] = _solve(self.covariance, masks[few], Cw[None])
+        solved = _solve(self.precision, ~masks[many], w[None])
+        moved = np.swapaxes(np.swapaxes(solved, 1, 2) @ self.precision, 1, 2)
+        out[many] = np.where(masks[many, :, None], w - moved, 0.0)
         return out.transpose(0, 2, 1)
 
     def variances(self, masks: Masks, weights: Array) -> Array:
@@ -165,11 +158,9 @@ class FeatureGaussian:
         w, Cw = np.ascontiguousarray(weights.T), self.covariance @ weights.T
         out = np.empty((len(masks), len(weights)))
         few, many = _split_by_size(masks)
-        if few.size:
-            explained = np.einsum("pdw,dw->pw", _solve(self.covariance, masks[few], Cw[None]), Cw)
-            out[few] = np.maximum(np.einsum("dw,dw->w", w, Cw) - explained, 0.0)
-        if many.size:
-            out[many] = np.einsum("pdw,dw->pw", _solve(self.precision, ~masks[many], w[None]), w)
+        explained = np.einsum("pdw,dw->pw", _solve(self.covariance, masks[few], Cw[None]), Cw)
+        out[few] = np.maximum(np.einsum("dw,dw->w", w, Cw) - explained, 0.0)
+        out[many] = np.einsum("pdw,dw->pw", _solve(self.precision, ~masks[many], w[None]), w)
         return out
 
     def unexplained(self, masks: Masks, weights: Array) -> Array:
@@ -202,7 +193,8 @@ def _solve(G: Array, chosen: Masks, right: Array) -> Array:
     from mast.learn.kernels import solve_within  # Numba takes a while to load
 
     out = np.zeros((*chosen.shape, right.shape[2]))
-    solve_within(G, chosen, np.ascontiguousarray(right), out)
+    if len(chosen):
+        solve_within(G, chosen, np.ascontiguousarray(right), out)
     return out
 
 

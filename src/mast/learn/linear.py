@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     import matplotlib.axes
 
 MISSING_SCALE = 0.2  #: the noise of the default scale: see docs/studies/tables.md
+FILE_KIND = "linear model"
 ENTRIES = 8_000_000  #: weights, or outputs, that are held at a time
 
 
@@ -418,17 +419,18 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one checksummed file: JSON and arrays, no pickle."""
-        from mast.learn.storage import save_model
+        from mast.learn.storage import pack_model, write_kind
 
         check_is_fitted(self)
-        save_model(self, as_path("path", path))
+        write_kind(as_path("path", path), FILE_KIND, *pack_model(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote: the same predictions, bit for bit. Damaged or foreign files are refused."""
-        from mast.learn.storage import load_model
+        from mast.learn.storage import read_kind, unpack_model
 
-        return load_model(as_path("path", path), cls)
+        path = as_path("path", path)
+        return unpack_model(*read_kind(path, FILE_KIND), path, cls)
 
 
 def _outputs_of_models(X: Any, coef: Array, intercept: Array) -> Iterator[Array]:

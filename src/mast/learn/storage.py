@@ -55,16 +55,6 @@ def read_kind(path: Path, kind: str) -> tuple[dict[str, Any], Arrays]:
     return description, arrays
 
 
-def save_model(model: LinearEstimator, path: Path) -> None:
-    """Write a fitted model."""
-    write_kind(path, "linear model", *pack_model(model))
-
-
-def load_model(path: Path, wanted: type[Model]) -> Model:
-    """Read what `save_model` wrote."""
-    return unpack_model(*read_kind(path, "linear model"), path, wanted)
-
-
 def pack_model(model: LinearEstimator) -> tuple[dict[str, Any], Arrays]:
     """A fitted model as a JSON description and arrays."""
     coef, state, parameters = model.coef_, model.random_state, model.get_params(deep=False)

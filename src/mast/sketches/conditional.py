@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from mast.errors import ArgumentError
 from mast.randomness import Key
@@ -38,9 +38,9 @@ class Conditional(Sketch):
         The probability that a feature is there, for all or for each; or a diagonal sketch, whose masks are
         used and whose scales are not.
 
-    >>> import mast
+    >>> import numpy as np, mast
     >>> twins = mast.Conditional([[1.0, 0.9], [0.9, 1.0]], keep=0.5)
-    >>> twins.draw(2, seed=2).matrix()  # keeps the first: the weight of the second moves
+    >>> twins.apply_masks(np.array([[True, False]]), np.eye(2))[0].T  # the weight of the second moves
     array([[1. , 0.9],
            [0. , 0. ]])
     >>> round(twins.bias(2), 3), round(twins.constants(2).L_max, 3)
@@ -67,17 +67,32 @@ class Conditional(Sketch):
             raise ArgumentError(f"keep must be a probability or a diagonal sketch, got {keep!r}")
         self.fixed_dim = self.masks.check(len(self.covariance))
 
+    def stand_ins(self, mask: NDArray[np.bool_]) -> Array:
+        """T_M of one mask."""
+        T, kept, dropped = np.diag(mask.astype(float)), np.flatnonzero(mask), np.flatnonzero(~mask)
+        C = self.covariance[kept]
+        T[np.ix_(dropped, kept)] = np.linalg.solve(C[:, kept], C[:, dropped]).T
+        return T
+
+    def apply_masks(self, masks: NDArray[np.bool_], weights: Array) -> Array:
+        """T_M'w for each mask (a row of `masks`) and each row w of `weights`: (masks, weights, features)."""
+        return np.stack([weights @ self.stand_ins(mask) for mask in masks])
+
+    def fill(self, masks: NDArray[np.bool_], rows: Array) -> Array:
+        """T_M a for each row a and its mask: what it drops is replaced by its regression on the rest."""
+        return np.stack([self.stand_ins(mask) @ row for mask, row in zip(masks, rows, strict=True)])
+
+    def answers(self, masks: NDArray[np.bool_], rows: Array, weights: Array) -> Array:
+        """w'T_M a for each row a with its mask, and each row w of `weights`: (rows, weights)."""
+        return np.asarray(self.fill(masks, rows) @ weights.T)
+
     def sample(self, d: int, key: Key) -> Draw:
         """The S of the mask that `key` draws."""
         return self._of(self.masks.sample(self.check(d), key))
 
     def _of(self, draw: Draw) -> Draw:
         assert isinstance(draw, DiagonalDraw)
-        mask = draw.diagonal() != 0
-        S, kept, dropped = np.diag(mask.astype(float)), np.flatnonzero(mask), np.flatnonzero(~mask)
-        C = self.covariance[kept]
-        S[np.ix_(kept, dropped)] = np.linalg.solve(C[:, kept], C[:, dropped])
-        return MatrixDraw(S)
+        return MatrixDraw(self.stand_ins(draw.diagonal() != 0).T)
 
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]] | None:
         """One for each mask."""

@@ -118,7 +118,9 @@ class TrainedModel:
         remarks: list[str] = []
         labelled = labels and self.target in frame
         if labelled:
-            frame, remarks = self._with_target(file, frame)
+            rows, frame = len(frame), rows_with_target(file, frame, self.target)
+            if len(frame) < rows:
+                remarks = [f"{rows - len(frame):,} rows without {self.target!r} are left out"]
         unused = [name for name in (self.target, *self.dropped) if name in frame]
         X, on_columns = encode_rows(file, self.encoder, frame.drop(columns=unused))
         classes = getattr(self.model, "classes_", None)
@@ -130,15 +132,6 @@ class TrainedModel:
         """The columns that were texts, and are read as such: numbers would lose how they are written."""
         parts = self.encoder.columns_ if self.encoder else []
         return [part.name for part in parts if isinstance(part, CategoryColumn) and not part.boolean]
-
-    def _with_target(self, file: str, frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
-        """The rows that have a target, and a remark on the others."""
-        there = frame[self.target].notna()
-        if not there.any():
-            raise DataError(f"{file}: the target {self.target!r} is missing in every row")
-        if there.all():
-            return frame, []
-        return frame[there], [f"{(~there).sum():,} rows without {self.target!r} are left out"]
 
 
 # ---- rows to train on ------------------------------------------------------------------------------
@@ -165,9 +158,7 @@ def training_rows(
     frame = read_table(file, [] if target is None else [target])
     target = _check_target(file, frame, target, drop)
     rows = len(frame)
-    frame = frame[frame[target].notna()]
-    if frame.empty:
-        raise DataError(f"{file}: the target {target!r} is missing in every row")
+    frame = rows_with_target(file, frame, target)
     y = labels_of(file, frame[target], _is_numeric(file, frame[target], task))
     return convert_numbers(frame.drop(columns=[target, *drop]), file), y, rows - len(frame)
 
@@ -184,6 +175,14 @@ def _check_target(file: str, frame: pandas.DataFrame, target: str | None, drop: 
     if len({target, *drop}) == frame.shape[1]:
         raise DataError(f"{file}: no column is left to learn from")
     return target
+
+
+def rows_with_target(file: str, frame: pandas.DataFrame, target: str | None) -> pandas.DataFrame:
+    """The rows whose target is not missing."""
+    frame = frame[frame[target].notna()]
+    if frame.empty:
+        raise DataError(f"{file}: the target {target!r} is missing in every row")
+    return frame
 
 
 def _is_numeric(file: str, column: pandas.Series, task: str) -> bool:
