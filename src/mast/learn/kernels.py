@@ -17,7 +17,7 @@ LANES = 8
 
 
 def _subtract_dots(rows: int) -> Any:
-    """A kernel that works on so many rows at once, whose sums stay in the processor's registers."""
+    """A kernel that works on `rows` rows at once, whose sums stay in the processor's registers."""
 
     @intrinsic
     def kernel(
@@ -79,7 +79,7 @@ def _subtract(
 def solve_within(G: Any, chosen: Any, right: Any, out: Any) -> None:
     """For each row r, the y with G_cc y_c = right_c within c = chosen[r], into out[r].
 
-    `right` is (rows, features, columns), or (1, features, columns) for all rows alike. By Cholesky's
+    `right` is (rows, features, columns), or (1, features, columns) for all rows. By Cholesky's
     factors, so G must be positive definite; rows of about the same size should follow each other.
     """
     columns, shared = right.shape[2], right.shape[0] == 1

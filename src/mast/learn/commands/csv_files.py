@@ -76,7 +76,7 @@ def _delimiter(raw: bytes) -> str:
 
 
 def _rows(raw: bytes, path: str, delimiter: str, width: int | None) -> Iterator[list[str]]:
-    """The rows that are not empty, as lists of texts; a row that is not so wide is refused, by its line."""
+    """The rows that are not empty, as lists of texts; a row of another width is refused, by its line."""
     reader = csv.reader(_lines(raw), delimiter=delimiter, strict=True)
     try:
         for cells in reader:
