@@ -53,7 +53,7 @@ class FeatureGaussian:
     @cached_property
     def precision(self) -> Array:
         """The inverse of the covariance."""
-        return np.linalg.inv(self.covariance)
+        return np.asarray(np.linalg.inv(self.covariance), dtype=np.float64)
 
     def padded(self, count: int) -> FeatureGaussian:
         """The same with `count` features more, which say nothing of the others and have the mean 0."""
