@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from mast.data.catalogue import SETS
 from mast.errors import ArgumentError, DataError
-from mast.support.arrays import memory_limit
+from mast.support.checks import memory_limit
 from mast.support.files import as_path, write_once
 
 EMBEDDED = Path(__file__).parent / "embedded"

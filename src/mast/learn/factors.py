@@ -13,7 +13,7 @@ from mast import randomness
 from mast.learn.gaussian import FeatureGaussian, Masks, unique_masks
 from mast.learn.validation import row_hashes
 from mast.randomness import Key
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 ENTRIES = 1 << 22  #: numbers that are held at a time
 LARGEST = 1 << 25  #: numbers that are held at a time while factors are fitted

@@ -23,8 +23,7 @@ from mast.problem import Problem
 from mast.randomness import Key, Purpose
 from mast.run import minimize
 from mast.sketches import Bernoulli, Grouped, Identity, Mixture, Sketch, parse
-from mast.support.arrays import Array, Indices, numbers, refuse_too_wide
-from mast.support.checks import check_choice
+from mast.support.checks import Array, Indices, check_choice, numbers, refuse_too_wide
 from mast.theory import Guarantee
 
 #: one model for shares from nothing to three quarters: see docs/studies/tables.md

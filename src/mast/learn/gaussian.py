@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mast.errors import ArgumentError
 from mast.learn.validation import rows_with_nan
-from mast.support.arrays import Array, Indices, row_blocks
+from mast.support.checks import Array, Indices, row_blocks
 
 Masks = NDArray[np.bool_]
 

@@ -22,8 +22,7 @@ from mast.learn.validation import (
 )
 from mast.sketches import Sketch
 from mast.sketches.over import Over
-from mast.support.arrays import Array, Indices, numbers
-from mast.support.checks import check_int
+from mast.support.checks import Array, Indices, check_int, numbers
 
 
 class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

@@ -36,8 +36,7 @@ from mast.learn.validation import (
     with_indicators,
 )
 from mast.sketches import DiagonalDraw, Except, Identity, Sketch
-from mast.support.arrays import Array, Indices, numbers
-from mast.support.checks import check_int, check_number, check_optional
+from mast.support.checks import Array, Indices, check_int, check_number, check_optional, numbers
 from mast.support.files import as_path
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from mast.objectives.linear import RidgeModel
 from mast.objectives.losses import SketchedRidge
 from mast.objectives.newton import Solver, conjugate_gradients
 from mast.sketches import Sketch
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 GRAM = 500  #: up to this size a Gram matrix has its eigenvalues computed densely
 

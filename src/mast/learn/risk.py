@@ -39,7 +39,7 @@ from mast.problem import Problem
 from mast.randomness import Key
 from mast.sketches import Bernoulli, DiagonalDraw, Except, Grouped, Identity, Sketch
 from mast.sketches.over import Over
-from mast.support.arrays import Array, Indices, row_blocks
+from mast.support.checks import Array, Indices, row_blocks
 
 CURVATURE = {"log": 0.25, "softmax": 0.5, "squares": 1.0}  #: the largest second derivative of each loss
 ROWS = 6000  #: of all copies together, where few rows are copied

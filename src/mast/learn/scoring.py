@@ -19,8 +19,7 @@ from mast.plots import COLOURS, new_axes
 from mast.randomness import Key
 from mast.sketches import RandK, Sketch
 from mast.sketches.over import replace_inner
-from mast.support.arrays import Array
-from mast.support.checks import check_int, check_number
+from mast.support.checks import Array, check_int, check_number
 
 if TYPE_CHECKING:
     import matplotlib.axes

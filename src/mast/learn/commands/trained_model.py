@@ -33,7 +33,7 @@ from mast.learn.storage import (
 )
 from mast.learn.validation import ColumnsWarning, quote_names
 from mast.support import files
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 FILE = "model.mast"  #: of a trained model, in its folder
 KIND = "trained model"
