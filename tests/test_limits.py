@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 import mast
-from mast.data.unpack import unpack
+from mast.data.lookup import decompress
 from mast.errors import ArgumentError, CheckpointError, DataError, MastError
 from mast.support import checks
 
@@ -20,7 +20,7 @@ GIBIBYTE = 1 << 30
 @pytest.fixture
 def small_machine(monkeypatch):
     """One gibibyte of memory, whatever there is."""
-    for module in ("mast.support.checks", "mast.data.unpack"):
+    for module in ("mast.support.checks", "mast.data.lookup"):
         monkeypatch.setattr(f"{module}.memory_limit", lambda: GIBIBYTE)
 
 
@@ -80,11 +80,11 @@ print(checks.memory_limit() <= 8 << 30)
 
 @pytest.mark.usefixtures("small_machine")
 def test_a_text_that_unpacks_to_more_than_the_load_could_hold_is_refused(monkeypatch):
-    monkeypatch.setattr("mast.data.unpack.memory_limit", lambda: 4_000_000)
+    monkeypatch.setattr("mast.data.lookup.memory_limit", lambda: 4_000_000)
     bomb = gzip.compress(b"1 1:1\n" * 200_000)
     assert len(bomb) < 10_000
     with pytest.raises(DataError, match="unpacks to more than a quarter of this machine's memory"):
-        unpack(bomb, "rows.gz")
+        decompress(bomb, "rows.gz")
 
 
 @pytest.mark.parametrize("large", [1e308, -1e200])

@@ -112,7 +112,7 @@ def test_fit_with_missing_values():
     X = generator.normal(size=(200, 6))
     y = X[:, 0] + X[:, 1] > 0
     X[generator.random(X.shape) < 0.2] = np.nan
-    check("`fit` with missing values", files_of(lambda: mast.MastClassifier().fit(X, y)), 23)
+    check("`fit` with missing values", files_of(lambda: mast.MastClassifier().fit(X, y)), 18)
 
 
 def four_nodes() -> list[mast.Problem]:

@@ -54,7 +54,7 @@ def test_files_without_rows_are_refused(file, text):
 
 
 def test_a_stream_larger_than_memory_is_refused(file, monkeypatch):
-    monkeypatch.setattr("mast.data.unpack.memory_limit", lambda: 10_000)
+    monkeypatch.setattr("mast.data.lookup.memory_limit", lambda: 10_000)
     with pytest.raises(DataError, match="more than a quarter of this machine's memory"):
         mast.data.load(file(gzip.compress(b"1 1:1\n" * 10_000, mtime=0)))
     with pytest.raises(DataError, match="more than this machine's memory"):

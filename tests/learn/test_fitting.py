@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 import mast
 from mast.errors import ArgumentError, DataError, NotExactError
 from mast.learn.fitting import SINGLE
-from mast.learn.softmax import Softmax
+from mast.learn.objectives import Softmax
 from mast.objectives import losses
 
 
@@ -143,7 +143,7 @@ class TestSeveralClasses:
             if missing == "scale":
                 Z, ridge = X @ draw.matrix(), draw.diagonal() ** 2 * model.coef_
             else:
-                T = model.imputer_.gaussian_.model.apply_masks(draw.diagonal()[None] != 0, np.eye(5))[0]
+                T = model.imputer_.gaussian_.served_weights(draw.diagonal()[None] != 0, np.eye(5))[0]
                 Z, ridge = model.imputer_.mean_ + (X - model.imputer_.mean_) @ T.T, model.coef_
             logits = Z @ model.coef_.T + model.intercept_
             chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True) - np.eye(3)[y]
@@ -368,8 +368,8 @@ class TestManyRows:
             plain = make(sketch, **options).fit(X, y, weights)
             with monkeypatch.context() as patched:
                 patched.setattr("mast.learn.fitting.MANY_ROWS", 300)  # 4000, 400 and 40 rows
-                patched.setattr("mast.learn.copies.LARGE", 300)
-                patched.setattr("mast.learn.copies.MANY_ROWS", 300)
+                patched.setattr("mast.learn.risk.LARGE", 300)
+                patched.setattr("mast.learn.risk.MANY_ROWS", 300)
                 many = make(sketch, **options).fit(X, y, weights)
             assert (many.method_, many.alpha_) == (plain.method_, plain.alpha_)
             # four copies of each row or one: the sampling error of 4000 draws

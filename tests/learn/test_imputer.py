@@ -14,9 +14,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import mast
 from mast.errors import ArgumentError, DataError
-from mast.learn.covariance import mean_and_covariance
-from mast.learn.factors import Factors, fit_factors, outer_sums
-from mast.learn.missing import zeros_for_nan
+from mast.learn import factors
+from mast.learn.factors import FactorGaussian, fit_factors, outer_sums
+from mast.learn.gaussian import FeatureGaussian, mean_and_covariance, zeros_for_nan
 
 
 def blank(X, share, seed=0):
@@ -104,6 +104,43 @@ def test_the_order_of_rows_and_their_copies_do_not_matter(wine):
     np.testing.assert_allclose(weighted.mean_, repeated.mean_)
 
 
+def random_covariance(d):
+    A = np.random.default_rng(0).standard_normal((d, 2 * d))
+    return A @ A.T / (2 * d)
+
+
+@pytest.mark.parametrize("d", [9, 30])  # systems of up to 4 and up to 15 equations
+def test_many_masks_at_once(d):
+    """The compiled systems of equations give what the sketch `Conditional` gives mask by mask."""
+    C, generator = random_covariance(d), np.random.default_rng(1)
+    gaussian, twin = FeatureGaussian(np.zeros(d), C), mast.Conditional(C, 0.5)
+    masks = generator.random((60, d)) < np.linspace(0, 1, 60)[:, None]
+    weights, rows = generator.standard_normal((3, d)), generator.standard_normal((60, d))
+    served, filled = gaussian.served_weights(masks, weights), gaussian.regress(masks, rows)
+    np.testing.assert_allclose(served, twin.apply_masks(masks, weights), atol=1e-10)
+    np.testing.assert_allclose(filled, twin.fill(masks, rows), atol=1e-10)
+    answers = gaussian.answers(masks, rows, weights)
+    np.testing.assert_allclose(answers, twin.answers(masks, rows, weights), atol=1e-10)
+
+
+@pytest.mark.parametrize("d", [9, 30])
+def test_what_a_mask_leaves_open(d):
+    """The covariance of the dropped features given the kept ones, and the variance of a margin."""
+    C, generator = random_covariance(d), np.random.default_rng(1)
+    gaussian = FeatureGaussian(np.zeros(d), C)
+    masks = generator.random((60, d)) < np.linspace(0, 1, 60)[:, None]
+    masks[0], masks[-1] = False, True
+    weights, counts = generator.standard_normal((3, d)), generator.random(60)
+    variances, total = gaussian.variances(masks, weights), np.zeros((d, d))
+    for mask, count, found in zip(masks, counts, variances, strict=True):
+        T = mast.Conditional(C, 0.5).stand_ins(mask)
+        left = C - T @ C @ T.T
+        total += count * left
+        np.testing.assert_allclose(found, np.diag(weights @ left @ weights.T), atol=1e-10)
+    np.testing.assert_allclose(gaussian.unexplained(masks, counts), total, atol=1e-10)
+    assert (variances[-1] == 0).all()
+
+
 class TestFactors:
     def made(self, n, d=600, k=60):
         generator = np.random.default_rng(0)
@@ -142,20 +179,22 @@ class TestFactors:
         X = self.made(300, 40, 3)
         X = blank((X - X.mean(axis=0)) / X.std(axis=0), 0.3)
 
-        def likelihood(model):
+        mean, deviation = factors.column_moments(X, None)
+
+        def likelihood(covariance):
             total = 0.0
-            for row in X:
+            for row in (X - mean) / deviation:
                 o = np.flatnonzero(~np.isnan(row))
-                C = model.covariance[np.ix_(o, o)]
+                C = covariance[np.ix_(o, o)]
                 total -= np.linalg.slogdet(C)[1] + row[o] @ np.linalg.solve(C, row[o])
             return total
 
-        found = fit_factors(X, None, 3)
-        known, there = np.where(np.isnan(X), 0.0, X), ~np.isnan(X)
-        from mast.learn import factors
-
-        start = factors._start(*factors._leading(known, there, np.ones(300), 3), 3)
-        assert likelihood(found) > likelihood(start)
+        found = fit_factors(X, None, 3).covariance / np.outer(deviation, deviation)
+        known, there = np.nan_to_num((X - mean) / deviation), ~np.isnan(X)
+        start = factors._principal_components(
+            *factors._leading_eigenvectors(known, there, np.ones(300), 3), 3
+        )
+        assert likelihood(found) > likelihood(start.covariance)
 
     def test_sums_of_outer_products(self):
         generator = np.random.default_rng(0)
@@ -166,14 +205,14 @@ class TestFactors:
 
     def test_the_weights_that_serve_what_is_kept(self):
         generator = np.random.default_rng(0)
-        model = Factors(generator.standard_normal((6, 2)), generator.random(6) + 0.1)
-        same = mast.Conditional(model.covariance, 0.5)
+        model = FactorGaussian(np.zeros(6), generator.standard_normal((6, 2)), generator.random(6) + 0.1)
+        same = FeatureGaussian(np.zeros(6), model.covariance)
         masks, weights = generator.random((9, 6)) < 0.5, generator.standard_normal((2, 6))
         rows = generator.standard_normal((9, 6))
-        for name in ("apply_masks", "variances"):
+        for name in ("served_weights", "variances"):
             ours, theirs = (getattr(m, name)(masks, weights) for m in (model, same))
             np.testing.assert_allclose(ours, theirs, atol=1e-9)
-        np.testing.assert_allclose(model.fill(masks, rows), same.fill(masks, rows), atol=1e-9)
+        np.testing.assert_allclose(model.regress(masks, rows), same.regress(masks, rows), atol=1e-9)
         np.testing.assert_allclose(
             model.answers(masks, rows, weights), same.answers(masks, rows, weights), atol=1e-9
         )

@@ -18,9 +18,10 @@ from sklearn.preprocessing import StandardScaler
 import mast
 from mast.errors import ArgumentError, DataError
 from mast.learn import ColumnsWarning, scoring
-from mast.learn.copies import copies_of, diagonals, pool
-from mast.learn.imputer import FeatureGaussian
-from mast.learn.missing import Scaling, row_hashes, rows_with_nan, unique_masks, units
+from mast.learn.gaussian import fit_gaussian, unique_masks
+from mast.learn.imputer import Scaling, units
+from mast.learn.risk import copies_of, diagonals, pool
+from mast.learn.validation import row_hashes, rows_with_nan
 from mast.randomness import Key
 
 
@@ -127,25 +128,25 @@ class TestConditional:
 
     def test_the_covariance_is_ledoit_and_wolfs(self, wine):
         X, _ = wine
-        ours = FeatureGaussian.fit(X, None).model.covariance
+        ours = fit_gaussian(X, None).covariance
         np.testing.assert_allclose(ours, LedoitWolf().fit(X).covariance_, atol=1e-12)
         weights = np.arange(178) % 3
-        weighted = FeatureGaussian.fit(X, weights.astype(float)).model.covariance
-        repeated = FeatureGaussian.fit(np.repeat(X, weights, axis=0), None).model.covariance
+        weighted = fit_gaussian(X, weights.astype(float)).covariance
+        repeated = fit_gaussian(np.repeat(X, weights, axis=0), None).covariance
         np.testing.assert_allclose(weighted, repeated, atol=1e-12)
 
     def test_a_covariance_from_rows_with_gaps(self, wine):
         X, _ = wine
-        whole = FeatureGaussian.fit(X, None)
-        missing = FeatureGaussian.fit(blank(X, 0.3), None)
-        assert np.linalg.eigvalsh(missing.model.covariance)[0] > 0
+        whole = fit_gaussian(X, None)
+        missing = fit_gaussian(blank(X, 0.3), None)
+        assert np.linalg.eigvalsh(missing.covariance)[0] > 0
         # the rows that hold both of two columns are half of all: errors near 1/sqrt(89)
-        assert np.abs(missing.model.covariance - whole.model.covariance).max() < 5 / np.sqrt(89)
+        assert np.abs(missing.covariance - whole.covariance).max() < 5 / np.sqrt(89)
         X = X.copy()
         X[:, 4], X[:, 5] = np.nan, 7.0
-        odd = FeatureGaussian.fit(X, None)
+        odd = fit_gaussian(X, None)
         assert (odd.mean[4], odd.mean[5]) == (0, 7)
-        assert np.isfinite(odd.model.covariance).all()
+        assert np.isfinite(odd.covariance).all()
 
     @pytest.mark.parametrize("kind", [mast.MastClassifier, mast.MastRegressor])
     def test_it_is_trained_for_what_is_served(self, kind):
@@ -159,7 +160,7 @@ class TestConditional:
         coef, total = np.ravel(model.coef_), 0.1 * np.ravel(model.coef_)
         level = 0.0
         for probability, draw in sketch.support(4):
-            T = model.imputer_.gaussian_.model.apply_masks(draw.diagonal()[None] != 0, np.eye(4))[0]
+            T = model.imputer_.gaussian_.served_weights(draw.diagonal()[None] != 0, np.eye(4))[0]
             Z = model.imputer_.mean_ + (X - model.imputer_.mean_) @ T.T
             margin = Z @ coef + np.ravel(model.intercept_)
             slope = (margin if kind is mast.MastRegressor else 1 / (1 + np.exp(-margin))) - y
@@ -517,12 +518,12 @@ class TestScores:
         X, y = wine
         model = mast.MastClassifier(random_state=0).fit(X, y)
         scorer = mast.make_missing_scorer(share=0.5, draws=4, seed=3)
-        scores = [model.score(scoring.blank(X, 0.5, 3, draw), y) for draw in range(4)]
+        scores = [model.score(scoring.mask_cells(X, 0.5, 3, draw), y) for draw in range(4)]
         assert scorer(model, X, y) == pytest.approx(np.mean(scores))
-        gone = np.isnan(scoring.blank(X, 0.5, 3, 1))
+        gone = np.isnan(scoring.mask_cells(X, 0.5, 3, 1))
         assert abs(gone.mean() - 0.5) < 5 * 0.5 / np.sqrt(gone.size)
         frame = pandas.DataFrame(X, columns=[f"c{j}" for j in range(13)])
-        assert np.array_equal(scoring.blank(frame, 0.5, 3, 1).isna().to_numpy(), gone)
+        assert np.array_equal(scoring.mask_cells(frame, 0.5, 3, 1).isna().to_numpy(), gone)
         assert mast.make_missing_scorer(0.0)(model, X, y) == model.score(X, y)
         loss = mast.make_missing_scorer(0.5, 4, 3, get_scorer("neg_log_loss"))
         assert loss(model, X, y) < 0

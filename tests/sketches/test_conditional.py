@@ -20,21 +20,6 @@ def by_hand(C, mask):
     return T
 
 
-@pytest.mark.parametrize("d", [9, 30])  # systems of up to 4 and up to 15 equations
-def test_many_masks_at_once(d):
-    C, generator = covariance(d), np.random.default_rng(1)
-    sketch = mast.Conditional(C, 0.5)
-    masks = generator.random((60, d)) < np.linspace(0, 1, 60)[:, None]
-    weights = generator.standard_normal((3, d))
-    served = sketch.apply_masks(masks, weights)
-    rows = generator.standard_normal((60, d))
-    filled, answers = sketch.fill(masks, rows), sketch.answers(masks, rows, weights)
-    for mask, found, row, whole, answer in zip(masks, served, rows, filled, answers, strict=True):
-        np.testing.assert_allclose(found, weights @ by_hand(C, mask), atol=1e-10)
-        np.testing.assert_allclose(whole, by_hand(C, mask) @ row, atol=1e-10)
-        np.testing.assert_allclose(answer, weights @ by_hand(C, mask) @ row, atol=1e-10)
-
-
 def test_a_draw_is_the_transpose_of_the_stand_ins_of_its_mask():
     C = covariance()
     for keep in (0.5, np.linspace(0.2, 0.9, 5), mast.PermK(2)):
@@ -119,21 +104,3 @@ def test_what_needs_an_unbiased_sketch_is_refused_and_descent_is_not():
     found = mast.minimize(problem, "gd", steps=2000, progress=False)
     assert found.step_size == pytest.approx(1 / (3 * sketch.constants(3).L_D))
     np.testing.assert_allclose(found.x, problem.minimizer(), atol=1e-6)
-
-
-@pytest.mark.parametrize("d", [9, 30])
-def test_what_a_mask_leaves_open(d):
-    """The covariance of the dropped features given the kept ones, and the variance of a margin."""
-    C, generator = covariance(d), np.random.default_rng(1)
-    sketch = mast.Conditional(C, 0.5)
-    masks = generator.random((60, d)) < np.linspace(0, 1, 60)[:, None]
-    masks[0], masks[-1] = False, True
-    weights, counts = generator.standard_normal((3, d)), generator.random(60)
-    variances, total = sketch.variances(masks, weights), np.zeros((d, d))
-    for mask, count, found in zip(masks, counts, variances, strict=True):
-        T = by_hand(C, mask)
-        left = C - T @ C @ T.T
-        total += count * left
-        np.testing.assert_allclose(found, np.diag(weights @ left @ weights.T), atol=1e-10)
-    np.testing.assert_allclose(sketch.unexplained(masks, counts), total, atol=1e-10)
-    assert (variances[-1] == 0).all()

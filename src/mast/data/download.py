@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import mast
 from mast.data import libsvm, lookup
 from mast.data.catalogue import DataSet
-from mast.data.unpack import read, unpack
+from mast.data.lookup import decompress, read_bytes
 from mast.errors import DataError
 
 TIMEOUT = 10.0  # seconds for one answer of the server
@@ -92,7 +92,7 @@ def _next(response: Any) -> bytes:
 
 def _accept(dataset: DataSet, file: Path, folder: Path) -> None:
     """Refuse what is not the set: by its checksum, or where none is known, by not being LIBSVM text."""
-    text = unpack(read(file), dataset.address)
+    text = decompress(read_bytes(file), dataset.address)
     sha256 = lookup.checksum(text)
     if dataset.sha256 is not None:
         if sha256 != dataset.sha256:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mast.data import libsvm, lookup
 from mast.data.catalogue import SETS
 from mast.data.libsvm import short
-from mast.data.unpack import read, unpack
+from mast.data.lookup import decompress, read_bytes
 from mast.errors import ArgumentError, DataError
 from mast.support import files
 from mast.support.checks import check_int, refuse_too_wide
@@ -111,24 +111,24 @@ def load(
     >>> load("a1a", n_features=130)
     <a1a.gz: 1605 rows, 130 features, 22249 values; labels -1 -> -1, 1 -> +1>
     """
-    pair = _pair(labels)
+    pair = _given_pair(labels)
     if n_features is not None:
         n_features = check_int("n_features", n_features, 1, libsvm.MAX_INDEX)
     file = lookup.find(name_or_path, data_dir)
     if file is None:
         file = _download(os.fspath(name_or_path), data_dir, download)
-    text = unpack(read(file.path), str(file.path))
+    text = decompress(read_bytes(file.path), str(file.path))
     if file.name is not None:
         lookup.verify_checksum(file.name, file.path, text)
         if n_features is None and file.name in SETS:
             n_features = SETS[file.name].features
     text = text.removeprefix(_BYTE_ORDER_MARK)
-    A, numbers = _parsed(text, file.path, n_features, zero_based)
+    A, numbers = _parse(text, file.path, n_features, zero_based)
     _refuse_empty(file.path, *A.shape)
     refuse_too_wide(A.shape[1], f"{file.path}: ")
     if labels != "raw":
-        pair = pair or _two(np.unique(numbers), file.path)
-        numbers = _signs(numbers, pair, file.path, lambda row: libsvm.line_of(text, row))
+        pair = pair or _pair_in_file(np.unique(numbers), file.path)
+        numbers = _as_signs(numbers, pair, file.path, lambda row: libsvm.line_of(text, row))
     loaded = Loaded((A, numbers))
     loaded.labels, loaded.path = pair, file.path
     _LOG.info("%r from %s", loaded, file.path)
@@ -148,9 +148,9 @@ def fetch(name: str, data_dir: str | os.PathLike[str] | None = None, *, download
     file = lookup.find(name, data_dir)
     if file is None:
         file = _download(name, data_dir, download, into_data_dir=True)
-    raw = read(file.path)
+    raw = read_bytes(file.path)
     if file.name is not None:
-        lookup.verify_checksum(file.name, file.path, unpack(raw, str(file.path)))
+        lookup.verify_checksum(file.name, file.path, decompress(raw, str(file.path)))
     if data_dir is None or file.where in ("data_dir", "path"):
         return file.path
     return _copy(raw, file, Path(data_dir).expanduser())
@@ -163,8 +163,8 @@ def available(data_dir: str | os.PathLike[str] | None = None) -> dict[str, str]:
     True
     """
     places = dict.fromkeys(SETS, "absent")
-    for where, folder in reversed(lookup.folders(data_dir).items()):  # the first one that has a set wins
-        places |= {name: where for name in SETS if lookup.there(folder, name) is not None}
+    for where, folder in reversed(lookup.data_folders(data_dir).items()):  # the first one that has a set wins
+        places |= {name: where for name in SETS if lookup.find_in(folder, name) is not None}
     return places
 
 
@@ -172,14 +172,14 @@ def _download(
     name: str, data_dir: str | os.PathLike[str] | None, allowed: bool, into_data_dir: bool = False
 ) -> lookup.FoundFile:
     if name not in SETS or not allowed:
-        raise lookup.absent(name, data_dir)
+        raise lookup.not_found(name, data_dir)
     from mast.data.download import Unreachable, download
 
     folder = Path(data_dir).expanduser() if data_dir is not None and into_data_dir else lookup.cache()
     try:
         path = download(SETS[name], folder)
     except Unreachable as error:
-        raise lookup.absent(name, data_dir, str(error)) from error
+        raise lookup.not_found(name, data_dir, str(error)) from error
     _LOG.info("%s: downloaded from %s to %s", name, SETS[name].address, path)
     return lookup.FoundFile(path, "data_dir" if into_data_dir else "cached", name)
 
@@ -194,7 +194,7 @@ def _copy(raw: bytes, file: lookup.FoundFile, folder: Path) -> Path:
     return target
 
 
-def _parsed(text: bytes, path: Path, n_features: int | None, zero_based: bool) -> libsvm.LabelledRows:
+def _parse(text: bytes, path: Path, n_features: int | None, zero_based: bool) -> libsvm.LabelledRows:
     """The rows of a text; errors name the file."""
     try:
         return libsvm.parse_libsvm(text, n_features, zero_based)
@@ -214,7 +214,7 @@ def _refuse_empty(path: str | os.PathLike[str], rows: int, features: int) -> Non
 # ---- labels ---------------------------------------------------------------------------------
 
 
-def _pair(labels: Labels) -> tuple[float, float] | None:
+def _given_pair(labels: Labels) -> tuple[float, float] | None:
     """The pair (negative, positive) that is asked for, None for "binary" and "raw"; others are refused."""
     if isinstance(labels, str) and labels in ("binary", "raw"):
         return None
@@ -228,7 +228,7 @@ def _pair(labels: Labels) -> tuple[float, float] | None:
     raise ArgumentError(f"labels={labels!r}, expected 'binary', 'raw' or a pair (negative, positive)")
 
 
-def _signs(
+def _as_signs(
     numbers: NDArray[np.float64], pair: tuple[float, float], path: Path, line_of: Callable[[int], int]
 ) -> NDArray[np.float64]:
     """Labels as -1 and +1."""
@@ -242,7 +242,7 @@ def _signs(
     return np.where(numbers == pair[1], 1.0, -1.0)
 
 
-def _two(distinct: NDArray[np.float64], path: Path) -> tuple[float, float]:
+def _pair_in_file(distinct: NDArray[np.float64], path: Path) -> tuple[float, float]:
     """The negative and the positive one of the labels in a file."""
     if distinct.size == 2:
         return float(distinct[0]), float(distinct[1])

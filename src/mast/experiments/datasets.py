@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mast import data
-from mast.data.unpack import read, unpack
+from mast.data.lookup import decompress, read_bytes
 from mast.errors import ArgumentError, DataError
 from mast.objectives import Logistic
 from mast.randomness import Key, Purpose, normal, permutation
@@ -61,7 +61,7 @@ def locate(name_or_path: str, data_dir: Path | None = None) -> Dataset:
 
 
 def _sum(path: str) -> str:
-    return hashlib.sha256(unpack(read(Path(path)), path)).hexdigest()
+    return hashlib.sha256(decompress(read_bytes(Path(path)), path)).hexdigest()
 
 
 def split_rows(n: int, seed: int, test_share: float) -> tuple[Indices, Indices]:
@@ -146,7 +146,7 @@ def digits_sum() -> str:
 
 def file_sum(path: Path) -> str:
     """The sha256 of a file."""
-    return hashlib.sha256(read(path)).hexdigest()
+    return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
 def read_npz(path: Path, sha256: str, names: Sequence[str]) -> list[Any]:

@@ -21,8 +21,8 @@ from mast.learn.validation import (
     align_columns,
     as_pandas,
     is_frame,
+    quote_names,
     refuse_repeated,
-    shown,
     warn_of_columns,
     with_groups,
 )
@@ -121,7 +121,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if not self.columns_:
             why = "; ".join(f"{name!r} is {reason}" for name, reason in list(self.dropped_.items())[:3])
             raise DataError(f"no column is left to learn from{f' ({why})' if why else ''}")
-        self._tell_of_dropped()
+        self._warn_of_dropped()
         return self
 
     def _chosen_ids(self, names: list[str]) -> list[str]:
@@ -132,10 +132,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise ArgumentError(f'ids must be "auto", None, or a list of columns\' names, got {self.ids!r}')
         unknown = [name for name in self.ids if name not in names]
         if unknown:
-            raise ArgumentError(f"ids names columns that are not there: {shown(unknown)}")
+            raise ArgumentError(f"ids names columns that are not there: {quote_names(unknown)}")
         return list(self.ids)
 
-    def _tell_of_dropped(self) -> None:
+    def _warn_of_dropped(self) -> None:
         """Warn of columns that are left out by a guess; a constant one says nothing, and is no guess."""
         odd = {name: why for name, why in self.dropped_.items() if why not in ("constant", "named by ids")}
         if odd:
@@ -155,7 +155,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             if unknown:
                 unseen[part.name] = unknown
         if unseen:
-            some = [f"{name} {shown(texts, 2)}" for name, texts in unseen.items()]
+            some = [f"{name} {quote_names(texts, 2)}" for name, texts in unseen.items()]
             more = f"; and {len(some) - 5} more columns" if len(some) > 5 else ""
             warn_of_columns(f"unseen in training, so missing: {'; '.join(some[:5])}{more}")
         if self._is_sparse():
@@ -217,7 +217,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         groups = self.groups_
         out = np.zeros((rows, len(groups)))
         for block in row_blocks(rows, len(groups)):  # some rows at a time, so that they stay in the cache
-            _fill(out[block], self.columns_, [encoded[block] for encoded in values])
+            _write_features(out[block], self.columns_, [encoded[block] for encoded in values])
         marked = out.view(EncodedRows)
         marked.groups = groups
         return marked
@@ -238,7 +238,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(np.isnan(cells).mean(axis=1))
 
 
-def _fill(out: Array, columns: list[Column], values: list[Any]) -> None:
+def _write_features(out: Array, columns: list[Column], values: list[Any]) -> None:
     """Write the features of some rows over zeros."""
     begin, rows = 0, np.arange(len(out))
     for part, encoded in zip(columns, values, strict=True):

@@ -12,10 +12,15 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from mast.errors import ArgumentError
-from mast.learn.linear import MISSING_SCALE
-from mast.learn.missing import dense_rows, rows_with_nan
-from mast.learn.sparsified import SparsifiedLinear, chosen_class
-from mast.learn.validation import row_weights, validate_table, with_positive_weight
+from mast.learn.linear import MISSING_SCALE, LinearEstimator
+from mast.learn.scoring import chosen_class
+from mast.learn.validation import (
+    as_dense,
+    row_weights,
+    rows_with_nan,
+    validate_table,
+    with_positive_weight,
+)
 from mast.sketches import Identity, Sketch
 from mast.support.checks import Array
 
@@ -24,7 +29,7 @@ from mast.support.checks import Array
 PLAIN, TRAINED, SEVERAL_CLASSES = 1.0, 0.75, 0.25
 
 
-class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
+class MastClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     """A linear classifier that keeps working when features are missing or weights are pruned.
 
     It minimises E f(v + S(x - v)), where f is the mean log-loss plus alpha/2 |w|², S the sketch and v the
@@ -176,7 +181,7 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         check_classification_targets(y)
         weights = row_weights(sample_weight, X)
         if self.class_weight is not None:
-            weights = self._weighted(y, weights)
+            weights = self._with_class_weights(y, weights)
         X, y, weights = with_positive_weight(X, y, weights)
         classes = np.unique(y)
         if classes.size < 2:
@@ -192,7 +197,7 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         self.classes_ = classes
         return self
 
-    def _weighted(self, y: Any, weights: Array | None) -> Array:
+    def _with_class_weights(self, y: Any, weights: Array | None) -> Array:
         """The weights of the rows times those of their classes."""
         # rows of weight 0 do not count, unless there are no others, which is an error later
         counted = weights if weights is not None and weights.any() else None
@@ -219,7 +224,7 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         classes c is 0.75, and 1 without a sketch; for more it is 0.25 and v the mean over the classes. All
         margins of a row are divided by one number, so `predict` is still the most likely class.
         """
-        output = self._moderated(X)
+        output = self._moderated_margins(X)
         if output.shape[1] == 1:
             p: Array = expit(output)
             return np.hstack([1 - p, p])
@@ -227,12 +232,12 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
 
     def predict_log_proba(self, X: Any) -> Array:
         """The logarithm of `predict_proba`."""
-        output = self._moderated(X)
+        output = self._moderated_margins(X)
         if output.shape[1] == 1:
             return np.hstack([log_expit(-output), log_expit(output)])
         return np.asarray(log_softmax(output, axis=1))
 
-    def _moderated(self, X: Any) -> Array:
+    def _moderated_margins(self, X: Any) -> Array:
         """The decision function, smaller where missing cells leave it open."""
         X = self._rows(X)
         output, rows, gaussian = self._outputs(X), rows_with_nan(X), self._gaussian
@@ -242,14 +247,14 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         if len(coef) > 1:  # a number that all classes share says nothing
             coef = coef - coef.mean(axis=0)
             output -= output.mean(axis=1, keepdims=True)
-        open_ = gaussian.variances(dense_rows(X, rows), coef).mean(axis=1, keepdims=True)
+        open_ = gaussian.output_variances(as_dense(X[rows]), coef).mean(axis=1, keepdims=True)
         plain = isinstance(self.sketch_, Identity)
         share = SEVERAL_CLASSES if len(coef) > 1 else PLAIN if plain else TRAINED
         output[rows] /= np.sqrt(1 + share * np.pi * open_ / 8)
         return output
 
 
-class MastRegressor(RegressorMixin, SparsifiedLinear):  # type: ignore[misc]
+class MastRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     """A linear regressor that keeps working when features are missing or weights are pruned.
 
     It minimises E f(v + S(x - v)), where f is half the mean squared residual plus alpha/2 |w|², S the

@@ -7,12 +7,11 @@ L_m z: by Woodbury's identity this is the regression on what is there, in d k² 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from mast import randomness
-from mast.learn.missing import Masks, row_hashes, unique_masks
+from mast.learn.gaussian import FeatureGaussian, Masks, unique_masks
+from mast.learn.validation import row_hashes
 from mast.randomness import Key
 from mast.support.checks import Array, Indices
 
@@ -27,20 +26,27 @@ STEPS = 3  #: of the EM algorithm
 LEAST_NOISE = 0.01  #: of a feature's variance, that is its own
 
 
-@dataclass(frozen=True)
-class Factors:
-    """Features of mean 0 whose covariance is loadings loadings' + diag(noise)."""
+class FactorGaussian(FeatureGaussian):
+    """Features whose covariance is loadings loadings' + diag(noise)."""
 
-    loadings: Array  #: (features, factors)
-    noise: Array  #: the variances of what is a feature's own, above 0
+    def __init__(self, mean: Array, loadings: Array, noise: Array) -> None:
+        self.mean = mean
+        self.loadings = loadings  #: (features, factors)
+        self.noise = noise  #: the variances of what is a feature's own, above 0
+        self.rank = loadings.shape[1]
 
     @property
     def covariance(self) -> Array:
         """The covariance of all features."""
         return self.loadings @ self.loadings.T + np.diag(self.noise)
 
-    def fill(self, masks: Masks, rows: Array) -> Array:
-        """Each row a, where its mask drops a feature with the regression of that on the rest."""
+    def padded(self, count: int) -> FeatureGaussian:
+        """The same with `count` features more, which say nothing of the others and have the mean 0."""
+        loadings = np.pad(self.loadings, ((0, count), (0, 0)))
+        return FactorGaussian(np.pad(self.mean, (0, count)), loadings, np.append(self.noise, np.ones(count)))
+
+    def regress(self, masks: Masks, rows: Array) -> Array:
+        """Centred rows, each with its mask: what it drops is replaced by its regression on the rest."""
         out = np.where(masks, rows, 0.0)
         patterns, which = unique_masks(masks)
         evidence = (out / self.noise) @ self.loadings
@@ -55,10 +61,10 @@ class Factors:
         return out
 
     def answers(self, masks: Masks, rows: Array, weights: Array) -> Array:
-        """w'a for each row a that is filled by its mask, and each row w of `weights`: (rows, weights)."""
-        return self.fill(masks, rows) @ weights.T
+        """w'a for each centred row a that `regress` fills, and each row w of `weights`: (rows, weights)."""
+        return self.regress(masks, rows) @ weights.T
 
-    def apply_masks(self, masks: Masks, weights: Array) -> Array:
+    def served_weights(self, masks: Masks, weights: Array) -> Array:
         """The weights that serve what each mask keeps: (masks, weights, features)."""
         lost = np.where(masks[:, None, :], 0.0, weights)
         moved = (lost @ self.loadings) @ self.factor_covariance(masks)
@@ -96,17 +102,34 @@ def outer_sums(weights: Array, vectors: Array) -> Array:
 # ---- fitting ------------------------------------------------------------------------------------
 
 
-def fit_factors(X: Array, weights: Array | None, rank: int | None = None) -> Factors:
-    """Factors of columns that have the mean 0 and the variance 1 where they are there, and NaN elsewhere.
+def fit_factors(X: Array, weights: Array | None, rank: int | None = None) -> FactorGaussian:
+    """A Gaussian with factors, from rows that may hold NaN.
 
     By EM (Rubin and Thayer, 1982) from the leading directions of the covariance. A rank of None is chosen:
     some rows are held out, half of their cells are hidden, and the rank that predicts those best is taken.
     """
+    mean, deviation = column_moments(X, weights)
+    X = (X - mean) / deviation
     w = np.ones(len(X)) if weights is None else weights * (len(X) / weights.sum())
     observed = ~np.isnan(X)
     known = np.where(observed, X, 0.0)
     rank = choose_rank(X, w) if rank is None else min(rank, *X.shape)
-    return _maximised(known, observed, w, _start(*_leading(known, observed, w, rank), rank))
+    start = _principal_components(*_leading_eigenvectors(known, observed, w, rank), rank)
+    found = _em_factors(known, observed, w, start)
+    return FactorGaussian(mean, found.loadings * deviation[:, None], found.noise * deviation**2)
+
+
+def column_moments(X: Array, weights: Array | None) -> tuple[Array, Array]:
+    """The mean and the standard deviation of each column of X, which may hold NaN.
+
+    A column without any value has the mean 0; the deviation is 1 where there is none.
+    """
+    w = np.ones(len(X)) if weights is None else weights
+    observed = ~np.isnan(X)
+    total = np.maximum(w @ observed, 1e-300)
+    mean = w @ np.where(observed, X, 0.0) / total
+    deviation = np.sqrt(w @ np.where(observed, X - mean, 0.0) ** 2 / total)
+    return mean, np.where(deviation > 1e-12 * np.abs(mean), deviation, 1.0)
 
 
 def choose_rank(X: Array, w: Array) -> int:
@@ -124,12 +147,12 @@ def choose_rank(X: Array, w: Array) -> int:
     shown = patterns.reshape(PATTERNS, -1)[pattern] & observed[held]
     hidden = (observed[held] & ~shown) * w[held, None]
     most = min(RANKS[-1], int((~held).sum()) // 2, X.shape[1] // 2)
-    values, vectors = _leading(known[~held], observed[~held], w[~held], most)
+    values, vectors = _leading_eigenvectors(known[~held], observed[~held], w[~held], most)
     errors: dict[int, float] = {}
 
     def error(rank: int) -> float:
         if rank not in errors:
-            guess = _start(values, vectors, rank).fill(shown, known[held])
+            guess = _principal_components(values, vectors, rank).regress(shown, known[held])
             errors[rank] = float((hidden * (guess - known[held]) ** 2).sum())
         return errors[rank]
 
@@ -147,7 +170,7 @@ def choose_rank(X: Array, w: Array) -> int:
             error(rank)
 
 
-def _leading(known: Array, observed: Masks, w: Array, rank: int) -> tuple[Array, Array]:
+def _leading_eigenvectors(known: Array, observed: Masks, w: Array, rank: int) -> tuple[Array, Array]:
     """The leading eigenvalues and eigenvectors of the covariance, by subspace iteration from rows.
 
     A product of two columns is divided by the chance that both are there.
@@ -167,15 +190,16 @@ def _leading(known: Array, observed: Masks, w: Array, rank: int) -> tuple[Array,
     return values[::-1], (basis @ turn)[:, ::-1]
 
 
-def _start(values: Array, vectors: Array, rank: int) -> Factors:
+def _principal_components(values: Array, vectors: Array, rank: int) -> FactorGaussian:
     """Probabilistic principal components (Tipping and Bishop, 1999), with noise of each feature's own."""
     d, values = len(vectors), values[:rank]
     noise = max((d - float(values.sum())) / max(d - rank, 1), LEAST_NOISE)
     loadings = vectors[:, :rank] * np.sqrt(np.maximum(values - noise, 0.0))
-    return Factors(loadings, np.maximum(1 - (loadings**2).sum(axis=1), LEAST_NOISE))
+    noise_left = np.maximum(1 - (loadings**2).sum(axis=1), LEAST_NOISE)
+    return FactorGaussian(np.zeros(d), loadings, noise_left)
 
 
-def _maximised(known: Array, observed: Masks, w: Array, start: Factors) -> Factors:
+def _em_factors(known: Array, observed: Masks, w: Array, start: FactorGaussian) -> FactorGaussian:
     """Some steps of the EM algorithm."""
     rank, model = start.loadings.shape[1], start
     if not observed.all():  # then each row and each feature has a matrix of its own
@@ -196,15 +220,16 @@ def _maximised(known: Array, observed: Masks, w: Array, start: Factors) -> Facto
         if len(patterns) == 1:
             sums = (w.sum() * second[0] + (z.T * w) @ z)[None] * patterns[0][:, None, None]
         else:
-            sums = outer_sums(there.T, z) + _open_sums(there, which, second)
+            sums = outer_sums(there.T, z) + _covariance_sums(there, which, second)
         loadings = np.linalg.solve(sums + np.eye(rank), crossed[:, :, None])[:, :, 0]
         left = squares - 2 * (loadings * crossed).sum(axis=1) + 1.0  # as if one row more had been seen
         left += np.einsum("di,dij,dj->d", loadings, np.broadcast_to(sums, (len(left), rank, rank)), loadings)
-        model = Factors(loadings, np.maximum(left / (counts + 1.0), LEAST_NOISE))
+        noise = np.maximum(left / (counts + 1.0), LEAST_NOISE)
+        model = FactorGaussian(start.mean, loadings, noise)
     return model
 
 
-def _open_sums(there: Array, which: Indices, covariances: Array) -> Array:
+def _covariance_sums(there: Array, which: Indices, covariances: Array) -> Array:
     """For each feature, the sum of the covariances of the factors over the rows that have it."""
     k = covariances.shape[1]
     by_pattern = np.zeros((len(covariances), there.shape[1]))

@@ -1,29 +1,33 @@
-"""How the weights of a linear model are found: which method, from which start, and when it has converged."""
+"""How linear models are fitted: what the parameters become for some rows, and which method finds weights."""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 
 from mast import randomness
 from mast.errors import ArgumentError, NotExactError
-from mast.learn.copies import COPIES, MANY_ROWS, Copies, copies_of
-from mast.learn.objectives import Risk
-from mast.learn.softmax import Softmax, class_solver
+from mast.learn.objectives import Softmax, class_solver
+from mast.learn.risk import COPIES, MANY_ROWS, Copies, Risk, copies_of
 from mast.objectives import LeastSquares, LinearModel, Mean, Objective
 from mast.objectives.newton import Solver, hessian_solver, newton_steps
 from mast.problem import Problem
 from mast.randomness import Key, Purpose
 from mast.run import minimize
-from mast.support.checks import Array
+from mast.sketches import Bernoulli, Grouped, Identity, Mixture, Sketch, parse
+from mast.support.checks import Array, Indices, check_choice, numbers, refuse_too_wide
 from mast.theory import Guarantee
 
+#: one model for shares from nothing to three quarters: see docs/studies/tables.md
+AUTO: Sketch = Mixture([Identity(), Bernoulli(0.75), Bernoulli(0.5)], [0.25, 0.25, 0.5])
 SINGLE = ("gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg", "s_page")  #: methods with a step size of their own
 NEWTON = ("auto", "exact", "sampled")  #: by Newton's method
 LISTED = 50_000_000  #: a listed support is averaged if a sweep takes at most this number of products
@@ -39,8 +43,69 @@ DENSE_LONG = 300  #: up to this dimension it is quicker than conjugate gradients
 ROUNDING = 1e-7  #: a relative error that rounding of values explains: no further step can be checked
 
 
-@dataclass(frozen=True)
-class Solution:
+def resolve_sketch(sketch: Any, d: int, outputs: int, groups: Indices | None) -> Sketch:
+    """The sketch of d features: the parameter may be None or a text, and draw columns of a table."""
+    refuse_too_wide(d, outputs=outputs)
+    if sketch is None:
+        return Identity()
+    given = sketch
+    if isinstance(sketch, str):
+        given = AUTO if sketch == "auto" else parse(sketch)
+    if not isinstance(given, Sketch):
+        raise ArgumentError(
+            f'sketch must be "auto", None, a sketch, or a text such as "bernoulli:0.7"; got {sketch!r}'
+        )
+    found = deepcopy(given)  # sketches remember things: the parameter must not change
+    if groups is not None and not isinstance(found, Identity):
+        of_features = isinstance(found, Grouped) and found.labels.size == groups.size
+        alone = groups.max() + 1 == groups.size  # each column has one feature
+        found = found if of_features or alone else Grouped(found, groups)
+    found.check(d)
+    if not found.diagonal and d > 2000:
+        raise ArgumentError(f"{found!r} is made of matrices, which in {d} dimensions are too large")
+    return found
+
+
+def resolve_missing(missing: str, X: Any, sketch: Sketch, shift: Any, method: str) -> str:
+    """What becomes of missing cells: "conditional" or "scale"."""
+    check_choice("missing", missing, ("auto", "conditional", "scale"))
+    against = None
+    if shift is not None:
+        against = "there is a shift"
+    elif method not in NEWTON:
+        against = f"method is {method!r}"
+    elif not sketch.diagonal or (not isinstance(sketch, Identity) and sketch.share(X.shape[1]) == 1):
+        against = f"{sketch!r} drops no features"
+    if missing == "conditional" and against:
+        raise ArgumentError(f"missing='conditional' is impossible where {against}: use 'scale'")
+    if missing == "auto":
+        return "scale" if against or scipy.sparse.issparse(X) else "conditional"
+    return missing
+
+
+def resolve_shift(shift: Any, count: int, d: int, classes: Any) -> tuple[Array, Array]:
+    """v as an array (outputs, features), and where the intercepts start."""
+    zeros = np.zeros(count)
+    if shift is None:
+        return np.zeros((count, d)), zeros
+    given = getattr(shift, "coef_", shift)
+    if isinstance(given, str) or (given is shift and hasattr(shift, "fit")):
+        raise ArgumentError(f"shift must be an array or a fitted linear model, got {shift!r}")
+    v = np.atleast_2d(numbers("shift", given, np.ndim(given)))
+    if v.shape != (count, d):
+        wanted = f"({d},)" if count == 1 else f"({count}, {d})"
+        raise ArgumentError(f"shift must have the shape {wanted}, one weight per feature; got {v.shape}")
+    theirs = getattr(shift, "classes_", None)
+    if theirs is not None and classes is not None and not np.array_equal(theirs, classes):
+        raise ArgumentError(f"the shift knows the classes {list(theirs)}, here they are {list(classes)}")
+    b = np.atleast_1d(np.asarray(getattr(shift, "intercept_", zeros), dtype=float))
+    return v.copy(), b if b.shape == (count,) else zeros
+
+
+# ---- weights ---------------------------------------------------------------------------------------------
+
+
+class Solution(NamedTuple):
     """All weights as one vector, and how they were found."""
 
     x: Array

@@ -1,4 +1,4 @@
-"""ConditionalImputer: missing cells become what the others say of them, by a Gaussian of the features."""
+"""What stands for missing cells: `ConditionalImputer` fills in conditional means, `Scaling` nothing."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from mast.errors import ArgumentError
-from mast.learn.covariance import column_moments, mean_and_covariance
-from mast.learn.factors import Factors, fit_factors
-from mast.learn.missing import Masks, rows_with_nan, unique_masks, zeros_for_nan
-from mast.learn.validation import as_dense, refuse_overflow, row_weights, validate_numbers
-from mast.sketches.conditional import Conditional
-from mast.support.checks import Array, check_int, numbers, row_blocks
-
-WIDEST = 200  #: features that have a covariance of all pairs by default; more have factors
-ENTRIES = 1 << 22  #: served weights that are held at a time
+from mast.learn.gaussian import FeatureGaussian, Masks, fit_gaussian
+from mast.learn.validation import (
+    as_dense,
+    refuse_overflow,
+    row_weights,
+    rows_with_nan,
+    validate_numbers,
+)
+from mast.sketches import Mixture, Sketch
+from mast.sketches.composed import Over
+from mast.support.checks import Array, Indices, check_int, numbers
 
 
 class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -91,14 +94,9 @@ class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             if not weights.any():
                 raise ArgumentError("sample_weight must be positive for at least one row")
             X, weights = X[weights > 0], weights[weights > 0]
-        return self.fit_checked(X, weights)
-
-    def fit_checked(self, X: Array, weights: Array | None) -> Self:
-        """Fit to an array that was checked already, NaN where cells are missing."""
         if self.rank is not None and not (isinstance(self.rank, str) and self.rank == "auto"):
             check_int("rank", self.rank, 0)
-        self.gaussian_ = FeatureGaussian.fit(X, weights, self.rank)
-        self.n_features_in_ = X.shape[1]
+        self.gaussian_ = fit_gaussian(X, weights, self.rank)
         return self
 
     def transform(self, X: Any) -> Array:
@@ -134,7 +132,7 @@ class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         rows, out = rows_with_nan(X), np.zeros((len(X), len(np.atleast_2d(weights))))
         if rows.size:
-            out[rows] = self.gaussian_.variances(X[rows], np.atleast_2d(weights))
+            out[rows] = self.gaussian_.output_variances(X[rows], np.atleast_2d(weights))
         return out[:, 0] if weights.ndim == 1 else out
 
     @property
@@ -145,7 +143,7 @@ class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     @property
     def covariance_(self) -> Array:
         """The shrunk covariance of the features."""
-        return self.gaussian_.model.covariance
+        return self.gaussian_.covariance
 
     @property
     def rank_(self) -> int | None:
@@ -157,78 +155,82 @@ class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
 
 @dataclass(frozen=True)
-class FeatureGaussian:
-    """The mean of the features and their covariance, as a matrix or by factors."""
+class Scaling:
+    """Missing features count nothing, and those that are there count more: `missing="scale"`.
 
-    mean: Array
-    model: Conditional | Factors
+    `shares` is what each feature adds to the observed share of a row: a group of features counts as one, and
+    those that the sketch never drops count nothing and are not scaled. A row that misses something is
+    multiplied with `factor` where that is a number, and else with (1 + noise)/(q + noise), q its observed
+    share. That is the conditional mean in a model of one common factor, where `noise` is that of one
+    feature over what all of them together say of the factor: 0 repeats one number d times and gives 1/q,
+    infinity leaves features alone.
+    """
 
-    @property
-    def rank(self) -> int | None:
-        """How many factors there are; None for a matrix."""
-        return self.model.loadings.shape[1] if isinstance(self.model, Factors) else None
+    shares: Array
+    factor: float | None
+    noise: float
 
     @staticmethod
-    def fit(X: Array, weights: Array | None, rank: int | str | None = "auto") -> FeatureGaussian:
-        """From rows that may hold NaN: with `rank` factors, or None for a covariance of all pairs."""
-        if rank is None or (rank == "auto" and X.shape[1] <= WIDEST):
-            mean, covariance = mean_and_covariance(X, weights)
-            return FeatureGaussian(mean, Conditional(covariance, 1.0))
-        mean, deviation = column_moments(X, weights)
-        found = fit_factors((X - mean) / deviation, weights, None if isinstance(rank, str) else rank)
-        return FeatureGaussian(mean, Factors(found.loadings * deviation[:, None], found.noise * deviation**2))
+    def of(sketch: Sketch, d: int, rule: float | str) -> Scaling:
+        """The rule for the features of a sketch; one that never drops anything does not scale either."""
+        labels = units(sketch, d)
+        sizes = np.bincount(labels[labels >= 0])
+        shares = np.where(labels >= 0, 1 / sizes[labels], 0.0)
+        kept = sketch.share(d) if sketch.unbiased and sketch.diagonal else 1.0
+        factor = 1.0 if kept == 1 else 1 / kept if isinstance(rule, str) else None
+        return Scaling(shares / shares.sum(), factor, 0.0 if isinstance(rule, str) else rule)
 
-    def padded(self, count: int) -> FeatureGaussian:
-        """The same with `count` features more, which say nothing of the others and have the mean 0."""
-        if not count:
-            return self
-        mean, d = np.concatenate([self.mean, np.zeros(count)]), self.mean.size
-        if isinstance(self.model, Factors):
-            loadings = np.vstack([self.model.loadings, np.zeros((count, self.model.loadings.shape[1]))])
-            return FeatureGaussian(mean, Factors(loadings, np.append(self.model.noise, np.ones(count))))
-        covariance = np.eye(d + count)
-        covariance[:d, :d] = self.model.covariance
-        return FeatureGaussian(mean, Conditional(covariance, 1.0))
+    def factors(self, observed: Masks) -> Array:
+        """What each cell is multiplied with, (rows, features), or (rows, 1) where that is enough."""
+        if self.factor is not None:
+            scale = np.where(observed.all(axis=1), 1.0, self.factor)
+        elif np.isinf(self.noise):
+            scale = np.ones(len(observed))
+        else:
+            share = np.maximum(observed @ self.shares, self.shares[self.shares > 0].min())
+            scale = (1 + self.noise) / (share + self.noise)
+        always = self.shares == 0
+        return np.where(always, 1.0, scale[:, None]) if always.any() else scale[:, None]
 
-    def fill(self, rows: Array, kept: Masks | None = None) -> Array:
-        """Rows with missing cells filled; `kept` may drop more of what is there, which is replaced too."""
-        out = rows.copy()
-        for part in row_blocks(*rows.shape):
-            masks = ~np.isnan(rows[part])
-            if kept is not None:
-                masks &= kept[part]
-            centred = zeros_for_nan(rows[part] - self.mean) * masks
-            np.copyto(out[part], self.model.fill(masks, centred) + self.mean, where=~masks)
-        return out
+    def filled(self, X: Any) -> Any:
+        """The rows as the model sees them: complete ones as they are, others scaled, 0 for missing cells."""
+        rows = rows_with_nan(X)
+        if not rows.size:
+            return X
+        there = self._scaled(as_dense(X[rows]))[1]
+        if not scipy.sparse.issparse(X):
+            X = X.copy()
+            X[rows] = there
+            return X
+        whole = np.setdiff1d(np.arange(X.shape[0]), rows)
+        stacked = scipy.sparse.vstack([X[whole], scipy.sparse.csr_array(there)], format="csr")
+        return stacked[np.argsort(np.concatenate([whole, rows]), kind="stable")]
 
-    def outputs(self, there: Array, coef: Array, _shift: Array | None = None) -> Array:
-        """The answers of linear models to rows with missing cells as if these were filled: (rows, models).
+    def contributions(self, rows: Array, coef: Array, shift: Array) -> Array:
+        """What each feature adds to each output, (rows, outputs, features), for rows with missing cells."""
+        values, scaled = self._scaled(rows)
+        return np.asarray(scaled[:, None, :] * (coef - shift) + values[:, None, :] * shift)
 
-        Where patterns repeat, each has weights of its own; else each row has its own system of equations.
-        """
-        observed = ~np.isnan(there)
-        centred = zeros_for_nan(there - self.mean)
-        patterns, which = unique_masks(observed)
-        if len(patterns) * len(coef) > len(there):
-            return self.model.answers(observed, centred, coef) + coef @ self.mean
-        served = self.model.apply_masks(patterns, coef)
-        out = np.empty((len(there), len(coef)))
-        step = max(1, ENTRIES // coef.size)
-        for start in range(0, len(there), step):
-            part = slice(start, start + step)
-            out[part] = np.einsum("rkd,rd->rk", served[which[part]], centred[part])
-        return out + coef @ self.mean
+    def outputs(self, rows: Array, coef: Array, shift: Array) -> Array:
+        """a'(v + s(w - v)) over the features that are there, for rows with missing cells."""
+        values, scaled = self._scaled(rows)
+        served: Array = scaled @ (coef - shift).T
+        return served + values @ shift.T if shift.any() else served
 
-    def contributions(self, there: Array, coef: Array, _shift: Array | None = None) -> Array:
-        """What each feature, or its stand-in, adds to each answer: (rows, models, features)."""
-        return np.asarray(self.fill(there)[:, None, :] * coef)
+    def _scaled(self, rows: Array) -> tuple[Array, Array]:
+        """Rows with 0 for missing cells: as they are, and scaled."""
+        observed = ~np.isnan(rows)
+        values = np.where(observed, rows, 0.0)
+        return values, values * self.factors(observed)
 
-    def variances(self, there: Array, coef: Array) -> Array:
-        """The variances of the answers given what is there: (rows, models)."""
-        patterns, which = unique_masks(~np.isnan(there))
-        out = np.empty((len(patterns), len(coef)))
-        step = max(1, ENTRIES // coef.size)
-        for start in range(0, len(patterns), step):
-            part = slice(start, start + step)
-            out[part] = self.model.variances(patterns[part], coef)
-        return out[which]
+
+def units(sketch: Sketch, d: int) -> Indices:
+    """The number of the unit that each feature is dropped with; -1 for those that are never dropped."""
+    if isinstance(sketch, Over):
+        inner, labels = units(sketch.sketch, sketch.size(d)), sketch.labels_in(d)
+        return inner if labels is None else np.where(labels >= 0, inner[labels], -1)
+    if isinstance(sketch, Mixture):
+        found = [units(part, d) for _, part in sketch.components]
+        if all(np.array_equal(found[0], other) for other in found):
+            return found[0]
+    return np.arange(d)

@@ -15,8 +15,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 from mast import randomness
 from mast.errors import ArgumentError
 from mast.learn.imputer import ConditionalImputer
-from mast.learn.missing import row_hashes
-from mast.learn.validation import row_weights, seed_of, validate_table, with_positive_weight
+from mast.learn.validation import row_hashes, row_weights, seed_of, validate_table, with_positive_weight
 from mast.randomness import Key
 from mast.support.checks import Array, check_choice, check_int, check_number
 

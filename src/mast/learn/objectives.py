@@ -1,155 +1,163 @@
-"""What the estimators minimise: the mean loss of a linear model plus a penalty, and its expectation f_D.
-
-The last column of the features is all ones where there is an intercept: neither penalised nor sketched.
-"""
+"""Objectives of several classes, Softmax, and of linear models with an intercept that is not penalised."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from mast.learn.copies import Copies, with_ones
-from mast.learn.imputer import FeatureGaussian
-from mast.learn.softmax import Softmax
 from mast.objectives import LeastSquares, Logistic, Objective
 from mast.objectives.design import Design
-from mast.objectives.linear import LinearModel, RidgeModel
-from mast.objectives.losses import MarginLoss, SketchedRidge
-from mast.problem import Problem
-from mast.sketches import Except, Grouped, Sketch
+from mast.objectives.linear import RidgeModel
+from mast.objectives.losses import SketchedRidge
+from mast.objectives.newton import Solver, conjugate_gradients
+from mast.sketches import Sketch
 from mast.support.checks import Array, Indices
 
-CURVATURE = {"log": 0.25, "softmax": 0.5, "squares": 1.0}  #: the largest second derivative of each loss
 GRAM = 500  #: up to this size a Gram matrix has its eigenvalues computed densely
 
 
-@dataclass(frozen=True)
-class Risk:
-    """The regularised empirical risk: rows, targets, the loss, the sketch and the penalty."""
+class Softmax(Objective):
+    """sum_i rate_i (log sum_k exp m_ik - m_i,y_i) + penalty, with m_i = offset_i + (W - V) a_i.
 
-    X: Any  # complete, unless a Gaussian of the features fills it
-    target: Array  # -1 and +1, numbers, or the numbers of the classes
-    outputs: int  # 1, or one for each of several classes
-    loss: str  # "log", "softmax" or "squares"
-    weights: Array | None
-    shift: Array  # (outputs, features)
-    sketch: Sketch
-    gaussian: FeatureGaussian | None  # of what stands in for missing and dropped features
-    kappa: float | None
-    alpha: float | None
-    fit_intercept: bool
+    x is the matrix W, one row of weights per class, row by row. Terms are rows: f is their mean. Offsets are
+    an array (classes, rows).
+    """
 
-    def flatten(self, coef: Array, intercept: Array) -> Array:
-        """All weights as one vector: those of each output, and its intercept if there is one."""
-        return (np.column_stack([coef, intercept]) if self.fit_intercept else coef).ravel()
+    convex = True
 
-    def unflatten(self, x: Array) -> tuple[Array, Array]:
-        """The weights, one row per output, and the intercepts."""
-        W, K = x.reshape(self.outputs, -1), self.outputs
-        coef, b = (W[:, :-1].copy(), W[:, -1].copy()) if self.fit_intercept else (W.copy(), np.zeros(K))
-        return coef, b - b.mean() if K > 1 else b  # a number that all classes share changes nothing
+    def __init__(
+        self,
+        A: Any,
+        codes: NDArray[np.intp],
+        classes: int,
+        rates: Array,
+        penalty: Any,
+        *,
+        shift: Array | None = None,
+        offsets: Array | None = None,
+    ) -> None:
+        self.design, self.codes = Design(A, copy=False), codes
+        self.classes, self.rates = classes, rates
+        self.terms, self.dim = self.design.n, classes * self.design.d
+        self.penalty, self.shift, self.offsets = penalty, shift, offsets
 
-    def subset(self, rows: Indices) -> Risk:
-        """The same for some of the rows, with the same penalty."""
-        weights = None if self.weights is None else self.weights[rows]
-        return replace(
-            self, X=self.X[rows], target=self.target[rows], weights=weights, kappa=None, alpha=self.l2
-        )
+    # Logits, probabilities and slopes are arrays (classes, rows): NumPy is quicker along rows than classes.
 
-    @cached_property
-    def v(self) -> Array:
-        """The shift of all weights."""
-        return self.flatten(self.shift, np.zeros(self.outputs))
+    def _logits(self, x: Array, part: Any = slice(None)) -> Array:
+        moved = x if self.shift is None else x - self.shift
+        out = self._forward(moved, part)
+        return out if self.offsets is None else out + self.offsets[:, part]
 
-    @cached_property
-    def scale(self) -> float:
-        """The loss of the model that is 0: what errors are compared with."""
-        if self.loss == "squares":
-            return float(self.rates @ self.target**2) / 2
-        return math.log(max(self.outputs, 2))
+    def _forward(self, x: Array, part: Any = slice(None)) -> Array:
+        """W A' for the matrix W that is x."""
+        A, W = self.design.matrix[part], x.reshape(self.classes, -1)
+        return np.asarray((A @ W.T).T if self.design.sparse else W @ A.T)
 
-    @cached_property
-    def rates(self) -> Array:
-        """What each row counts."""
-        n = self.X.shape[0]
-        return np.full(n, 1 / n) if self.weights is None else self.weights / self.weights.sum()
+    def _probabilities(self, logits: Array) -> tuple[Array, Array]:
+        """The probability of each class, and the logarithm of what they were divided by."""
+        top = logits.max(axis=0)
+        probabilities = np.exp(logits - top)
+        total = probabilities.sum(axis=0)
+        probabilities /= total
+        return probabilities, np.log(total) + top
 
-    @cached_property
-    def L0(self) -> float:
-        """The smoothness of the loss in the features, without a penalty."""
-        X = self.X if self.gaussian is None else np.where(np.isnan(self.X), self.gaussian.mean, self.X)
-        return CURVATURE[self.loss] * largest_eigenvalue(X, self.rates)
+    def _back(self, slopes: Array) -> Array:
+        """The slopes of all classes and rows, pulled back to the weights."""
+        A = self.design
+        return np.asarray((A.transposed @ slopes.T).T if A.sparse else slopes @ A.matrix).ravel()
 
-    @cached_property
-    def l2(self) -> float:
-        """alpha; or L0/(kappa - 1); or that of LogisticRegression's C = 1 and Ridge's alpha = 1: 1/n."""
-        if self.alpha is not None:
-            return self.alpha
-        if self.kappa is None:
-            return 1 / (self.X.shape[0] if self.weights is None else float(self.weights.sum()))
-        return self.L0 / (self.kappa - 1) if self.L0 > 0 else 1.0  # without features all give the same model
+    def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
+        """The value and the gradient."""
+        x = self._point(x)
+        logits, rows = self._logits(x), np.arange(self.terms)
+        own = logits[self.codes, rows]
+        slopes, totals = self._probabilities(logits)
+        slopes[self.codes, rows] -= 1.0
+        slopes *= self.rates
+        value = float(self.rates @ (totals - own)) + self.penalty.value(x)
+        return value, self._back(slopes) + self.penalty.gradient(x)
 
-    @cached_property
-    def data(self) -> Any:
-        """The features, with ones if there is an intercept."""
-        return with_ones(self.X) if self.fit_intercept else self.X
+    def curvature(self, x: ArrayLike) -> tuple[Callable[[Array], Array], Array]:
+        """The Hessian as a product with vectors, and its diagonal."""
+        x = self._point(x)
+        probabilities, ridge = self._probabilities(self._logits(x))[0], self.penalty.curvature(x)
+        weighted = self.rates * probabilities
+        squares = self.design.matrix.power(2) if self.design.sparse else self.design.matrix**2
 
-    @cached_property
-    def sketch_of_all(self) -> Sketch:
-        """The sketch of all weights: one draw for all outputs, which leaves intercepts alone."""
-        sketch: Sketch = Except(self.sketch, [-1]) if self.fit_intercept else self.sketch
-        if self.outputs == 1:
-            return sketch
-        return Grouped(sketch, np.tile(np.arange(self.v.size // self.outputs), self.outputs))
+        def product(p: Array) -> Array:
+            moved = self._forward(p)
+            moved -= np.einsum("ki,ki->i", probabilities, moved)
+            moved *= weighted
+            return np.asarray(self._back(moved) + ridge * p)
 
-    @cached_property
-    def ridge(self) -> FeatureRidge:
-        """The penalty of all outputs."""
-        l2 = np.full(self.v.size // self.outputs, self.l2)
-        if self.fit_intercept:
-            l2[-1] = 0.0
-        return FeatureRidge(np.tile(l2, self.outputs))
+        return product, np.asarray((weighted * (1 - probabilities)) @ squares).ravel() + ridge
 
-    @cached_property
-    def expected_penalty(self) -> SketchedRidge:
-        """The expectation of the penalty; that of w itself where there are stand-ins."""
-        if self.gaussian is None:
-            return self.ridge.sketched(self.sketch_of_all, self.v)
-        return SketchedRidge(self.ridge.l2, np.ones(self.v.size), np.ones(self.v.size), self.v)
+    def hessian(self, x: ArrayLike) -> Array:
+        """The Hessian, dense: one block for each two classes."""
+        x = self._point(x)
+        probabilities, d = self._probabilities(self._logits(x))[0], self.design.d
+        weighted, H = self.rates * probabilities, np.empty((self.dim, self.dim))
+        for k in range(self.classes):
+            for m in range(k + 1):
+                block = self.design.gram(weighted[k] * ((k == m) - probabilities[m]))
+                H[k * d : (k + 1) * d, m * d : (m + 1) * d] = block
+                H[m * d : (m + 1) * d, k * d : (k + 1) * d] = block.T
+        H[np.diag_indices(self.dim)] += self.penalty.curvature(x)
+        return H
 
-    def problem(self) -> Problem:
-        """f_D by the sketch itself: exact where it can be, and for the methods of a theorem."""
-        f: Objective
-        squares = self.loss == "squares"
-        if self.outputs > 1:
-            f = Softmax(self.data, self.target.astype(np.intp), self.outputs, self.rates, self.ridge)
-        elif self.fit_intercept:
-            variant = InterceptLeastSquares if squares else InterceptLogistic
-            f = variant(self.data, self.target, self.ridge, self.weights, lambda: self.L0)
-        else:
-            kind = LeastSquares if squares else Logistic
-            f = kind(self.data, self.target, l2=self.l2, sample_weight=self.weights)
-        return Problem(f, self.sketch_of_all, self.v)
+    # ---- for stochastic methods --------------------------------------------------------------
 
-    def average(self, copies: Copies) -> Objective:
-        """The average of the loss over copies of the rows, and the penalty's expectation."""
-        v, count, penalty = self.v, copies.weights.size, self.expected_penalty
-        rates = np.outer(copies.weights, self.rates).ravel()
-        if self.outputs == 1:
-            loss = LeastSquares.loss if self.loss == "squares" else Logistic.loss
-            offsets = np.tile(np.asarray(self.data @ v), count) if v.any() else np.zeros(1)
-            return SampledAverage(loss, np.tile(self.target, count), rates, copies.rows, v, offsets, penalty)
-        codes = np.tile(self.target.astype(np.intp), count)
-        if not v.any():
-            return Softmax(copies.rows, codes, self.outputs, rates, penalty)
-        offsets = np.tile(np.asarray(self.data @ v.reshape(self.outputs, -1).T).T, count)
-        return Softmax(copies.rows, codes, self.outputs, rates, penalty, shift=v, offsets=offsets)
+    @property
+    def smoothness(self) -> float:
+        """L_f: the second derivative of softmax is at most 1/2."""
+        return float(0.5 * self.design.largest_eigenvalue(self.rates) + self.penalty.smoothness)
+
+    @property
+    def term_smoothness(self) -> Array:
+        """L_fi of each row."""
+        return np.asarray(0.5 * self.terms * self.rates * self.design.row_squares + self.penalty.smoothness)
+
+    def term_infima(self) -> Array:
+        """0, a lower bound: a row alone can be fitted as closely as one likes."""
+        return np.zeros(self.terms)
+
+    def term_gradient(self, x: ArrayLike, rows: Indices) -> Array:
+        """The gradient of the mean of the terms `rows`."""
+        x = self._point(x)
+        slopes = self._probabilities(self._logits(x, rows))[0]
+        slopes[self.codes[rows], np.arange(rows.size)] -= 1.0
+        slopes *= self.rates[rows] * (self.terms / rows.size)
+        gradient = np.asarray(slopes @ self.design.matrix[rows]).ravel()
+        return np.asarray(gradient + self.penalty.gradient(x))
+
+
+def class_solver(f: Softmax) -> Solver:
+    """Newton steps by conjugate gradients, preconditioned with a block for each class.
+
+    The Hessian's block of a class is A'WA with the row weights rate p (1 - p): here with a mean of p (1 - p)
+    that gives the block the right trace, so that the correlations of features are taken into account.
+    """
+    K, d, gram = f.classes, f.design.d, f.design.gram(f.rates)
+    gram[np.diag_indices(d)] += 1e-10 * max(float(np.trace(gram)) / d, 1e-300)
+
+    def solver(x: Array, gradient: Array, left: float) -> tuple[Array, Array]:
+        product, diagonal = f.curvature(x)
+        ridge = f.penalty.curvature(x).reshape(K, d)
+        bends = np.maximum((diagonal.reshape(K, d) - ridge).sum(axis=1) / np.trace(gram), 1e-12)
+        inverses = np.linalg.inv(bends[:, None, None] * gram + ridge[:, :, None] * np.eye(d))
+
+        def precondition(r: Array) -> Array:
+            return np.asarray((inverses @ r.reshape(K, d, 1)).reshape(-1))
+
+        accuracy = min(0.1, max(left**0.5, 1e-4))
+        step = conjugate_gradients(product, diagonal, gradient, accuracy, precondition=precondition)
+        return step, diagonal
+
+    return solver
 
 
 class FeatureRidge(SketchedRidge):
@@ -175,11 +183,11 @@ class _WithIntercept(RidgeModel):
     penalty: Any
 
     def __init__(
-        self, A: Any, b: ArrayLike, penalty: FeatureRidge, weights: Array | None, L0: Callable[[], float]
+        self, A: Any, b: ArrayLike, l2: Array, weights: Array | None, L0: Callable[[], float]
     ) -> None:
-        super().__init__(A, b, penalty.smoothness, sample_weight=weights)
+        super().__init__(A, b, float(l2.max()), sample_weight=weights)
         self._feature_smoothness = L0
-        self.penalty = penalty
+        self.penalty = FeatureRidge(l2)
 
     @cached_property
     def _loss_smoothness(self) -> float:
@@ -206,38 +214,6 @@ class InterceptLogistic(_WithIntercept, Logistic):
 
 class InterceptLeastSquares(_WithIntercept, LeastSquares):
     """Half the mean squared residual plus l2/2 |w|², where x = (w, intercept)."""
-
-
-class SampledAverage(LinearModel):
-    """The mean over copies z_i of rows a_i of loss(a_i'v + z_i'(x - v)), and a penalty."""
-
-    convex = True
-    penalty: Any
-
-    def __init__(
-        self,
-        loss: MarginLoss,
-        labels: Array,
-        rates: Array,
-        copies: Any,
-        shift: Array,
-        margins_at_shift: Array,
-        penalty: SketchedRidge,
-    ) -> None:
-        self.design = Design(copies, copy=False)
-        self.terms, self.dim = self.design.n, self.design.d
-        self.loss, self.labels, self.rates = loss, labels, rates
-        self.shift, self.margins_at_shift, self.penalty = shift, margins_at_shift, penalty
-
-    def _margins(self, x: Array) -> Array:
-        return self.loss.margins(self.margins_at_shift + self.design.matrix @ (x - self.shift), self.labels)
-
-    def _backward(self, slopes: Array) -> Array:
-        return self.design.transpose_times(self.rates * self.signs * slopes)
-
-    def term_infima(self) -> Array:
-        """0, a lower bound."""
-        return np.zeros(self.terms)
 
 
 def largest_eigenvalue(X: Any, rates: Array) -> float:

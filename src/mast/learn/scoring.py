@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import is_classifier
 from sklearn.metrics import check_scoring
 
 from mast import randomness
@@ -16,13 +17,15 @@ from mast.errors import ArgumentError
 from mast.learn.validation import as_pandas, is_frame
 from mast.plots import COLOURS, new_axes
 from mast.randomness import Key
+from mast.sketches import RandK, Sketch
+from mast.sketches.composed import replace_inner
 from mast.support.checks import Array, check_int, check_number
 
 if TYPE_CHECKING:
     import matplotlib.axes
 
 
-def blank(X: Any, share: float, seed: int = 0, draw: int = 0) -> Any:
+def mask_cells(X: Any, share: float, seed: int = 0, draw: int = 0) -> Any:
     """A copy of an array or data frame with this share of its cells missing, a function of seed and draw."""
     if scipy.sparse.issparse(X):
         raise ArgumentError("cells of a sparse matrix cannot be blanked: zeros are values; use an array")
@@ -56,7 +59,7 @@ class MissingScorer:
         """One score per draw."""
         score = check_scoring(estimator, self.scoring)
         draws = self.draws if self.share else 1
-        served = (blank(X, self.share, self.seed, draw) for draw in range(draws))
+        served = (mask_cells(X, self.share, self.seed, draw) for draw in range(draws))
         return np.array([float(score(estimator, rows, y)) for rows in served])
 
 
@@ -165,6 +168,36 @@ class MissingDisplay:
         )
         self.figure_ = self.ax_.figure
         return self
+
+
+def sketch_at(sketch: Sketch, density: Any) -> Sketch:
+    """The sketch itself (None), or Rand-K that keeps this share: of its groups, if it has groups."""
+    if density is None:
+        return sketch
+    return replace_inner(sketch, RandK(check_number("density", density, above=0, most=1)))
+
+
+def total_error(model: Any, output: Array, y: Any, weights: Array | None = None) -> float:
+    """The error of outputs (rows, outputs): of a classifier the wrong rows, else the squared residuals."""
+    if is_classifier(model):
+        wrong = model.classes_[chosen_class(output)] != y
+        return float(wrong.sum() if weights is None else weights @ wrong)
+    return float(np.sum((output[:, 0] - y) ** 2 * (1.0 if weights is None else weights)))
+
+
+def largest_error(model: Any, y: Any, weights: Array | None = None) -> float:
+    """What errors are compared with, 1 - error/this is the score: all rows, or squares around the mean."""
+    if is_classifier(model):
+        if isinstance(y[0], str) != isinstance(model.classes_[0], str):  # nothing would ever be right
+            known, there = model.classes_[:1].tolist()[0], y[:1].tolist()[0]
+            raise ArgumentError(f"the model knows labels such as {known!r}, and y has {there!r}")
+        return float(len(y) if weights is None else weights.sum())
+    return float(np.sum((y - np.average(y, weights=weights)) ** 2 * (1.0 if weights is None else weights)))
+
+
+def chosen_class(output: Array) -> NDArray[np.intp]:
+    """The number of the class: with one column, whether it is positive."""
+    return (output[:, 0] > 0).astype(np.intp) if output.shape[1] == 1 else output.argmax(axis=1)
 
 
 def draw_curves(

@@ -19,11 +19,10 @@ from mast.errors import ArgumentError, DataError, MastError
 from mast.learn.columns import column_from_json
 from mast.learn.encoder import TableEncoder
 from mast.learn.estimators import MastClassifier, MastRegressor
-from mast.learn.factors import Factors
-from mast.learn.imputer import ConditionalImputer, FeatureGaussian
+from mast.learn.factors import FactorGaussian
+from mast.learn.gaussian import FeatureGaussian
 from mast.learn.linear import LinearEstimator
 from mast.sketches import Sketch
-from mast.sketches.conditional import Conditional
 from mast.sketches.formats import describe, rebuild
 from mast.support import files
 from mast.support.files import as_path
@@ -37,12 +36,12 @@ SEPARATE = ("sketch", "shift", "random_state", "class_weight")  #: parameters th
 FITTED = {"alpha": float, "method": str, "missing": str, "seed": int}  #: what was found, and of which type
 
 
-def write(path: Path, kind: str, description: dict[str, Any], arrays: Arrays) -> None:
+def write_kind(path: Path, kind: str, description: dict[str, Any], arrays: Arrays) -> None:
     """Write a file of this kind."""
     files.save(path, {"kind": kind, "format": FORMAT, **description}, arrays)
 
 
-def read(path: Path, kind: str) -> tuple[dict[str, Any], Arrays]:
+def read_kind(path: Path, kind: str) -> tuple[dict[str, Any], Arrays]:
     """Read a file of this kind; files of MAST's that hold something else, or another format, are refused."""
     description, arrays = files.load(path)
     if description.get("kind") != kind:
@@ -56,17 +55,7 @@ def read(path: Path, kind: str) -> tuple[dict[str, Any], Arrays]:
     return description, arrays
 
 
-def save_model(model: LinearEstimator, path: Path) -> None:
-    """Write a fitted model."""
-    write(path, "linear model", *pack(model))
-
-
-def load_model(path: Path, wanted: type[Model]) -> Model:
-    """Read what `save_model` wrote."""
-    return unpack(*read(path, "linear model"), path, wanted)
-
-
-def pack(model: LinearEstimator) -> tuple[dict[str, Any], Arrays]:
+def pack_model(model: LinearEstimator) -> tuple[dict[str, Any], Arrays]:
     """A fitted model as a JSON description and arrays."""
     coef, state, parameters = model.coef_, model.random_state, model.get_params(deep=False)
     arrays: Arrays = {
@@ -78,7 +67,7 @@ def pack(model: LinearEstimator) -> tuple[dict[str, Any], Arrays]:
     }
     description: dict[str, Any] = {
         "estimator": type(model).__name__,
-        "parameters": {name: _plain(name, v) for name, v in parameters.items() if name not in SEPARATE},
+        "parameters": {name: _as_json(name, v) for name, v in parameters.items() if name not in SEPARATE},
         "shifted": model.shift is not None,
         "sketch": describe(model.sketch, arrays) if isinstance(model.sketch, Sketch) else model.sketch,
         "sketch_used": describe(model.sketch_, arrays),
@@ -87,22 +76,22 @@ def pack(model: LinearEstimator) -> tuple[dict[str, Any], Arrays]:
         "fitted": {
             **{name: getattr(model, f"{name}_") for name in FITTED},
             "n_features": model.coef_.shape[-1] - model.indicators_.size,
-            "guarantee": _statement(model.guarantee_),
+            "guarantee": _pack_guarantee(model.guarantee_),
         },
         "feature_names": [str(name) for name in getattr(model, "feature_names_in_", [])] or None,
         "encoder": None if model.encoder_ is None else pack_encoder(model.encoder_),
     }
     if model.groups_ is not None:
         arrays["groups"] = model.groups_
-    if model.imputer_ is not None:
-        arrays |= _gaussian_arrays(model.imputer_.gaussian_)
+    if model.gaussian_ is not None:
+        arrays |= _pack_gaussian(model.gaussian_)
     if hasattr(model, "classes_"):
-        description["classes"] = _classes(model.classes_)
-        description["class_weight"] = _class_weight(getattr(model, "class_weight", None))
+        description["classes"] = _pack_classes(model.classes_)
+        description["class_weight"] = _pack_class_weight(getattr(model, "class_weight", None))
     return description, arrays
 
 
-def unpack(description: dict[str, Any], arrays: Arrays, path: Path, wanted: type[Model]) -> Model:
+def unpack_model(description: dict[str, Any], arrays: Arrays, path: Path, wanted: type[Model]) -> Model:
     """The model of a description and arrays; whatever does not fit together is refused."""
     stored = {kind.__name__: kind for kind in (MastClassifier, MastRegressor)}.get(
         str(description.get("estimator"))
@@ -113,11 +102,11 @@ def unpack(description: dict[str, Any], arrays: Arrays, path: Path, wanted: type
         raise DataError(f"{path} holds a {stored.__name__}, not a {wanted.__name__}")
     kind: Any = wanted if issubclass(wanted, stored) else stored
     with files.damage_refused(path):
-        model: Model = _rebuilt(kind, description, arrays)
+        model: Model = _rebuild_model(kind, description, arrays)
     return model
 
 
-def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
+def _rebuild_model(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
     fitted, sketch = description["fitted"], description["sketch"]
     model = kind(**description["parameters"])
     model.sketch = rebuild(sketch, arrays) if isinstance(sketch, dict) else sketch
@@ -134,10 +123,11 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
     n_iter = arrays["n_iter"]
     if n_iter.dtype.kind != "i" or n_iter.size != 1:
         raise ValueError("iterations must be a whole number")
-    model.indicators_ = _column_indices(arrays["indicators"], d)
+    model.indicators_ = _check_columns(arrays["indicators"], d)
     wide = d + model.indicators_.size
-    coef, intercept = floats(arrays["coef"]).reshape(rows, wide), floats(arrays["intercept"]).reshape(rows)
-    model.shift_ = floats(arrays["shift"]).reshape(rows, wide)
+    coef = check_floats(arrays["coef"]).reshape(rows, wide)
+    intercept = check_floats(arrays["intercept"]).reshape(rows)
+    model.shift_ = check_floats(arrays["shift"]).reshape(rows, wide)
     shift = model.shift_[:, :d].copy()
     if issubclass(kind, MastClassifier):
         model.coef_, model.intercept_, model.n_iter_ = coef, intercept, np.array([n_iter.item()])
@@ -149,11 +139,8 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
     model.sketch_.check(wide)
     for name, kind_of_value in FITTED.items():
         setattr(model, f"{name}_", kind_of_value(fitted[name]))
-    model.n_features_in_, model.guarantee_ = d, _guarantee(fitted["guarantee"])
-    model.imputer_ = None
-    if model.missing_ == "conditional":
-        model.imputer_ = ConditionalImputer()
-        model.imputer_.gaussian_, model.imputer_.n_features_in_ = _gaussian(arrays, d), d
+    model.n_features_in_, model.guarantee_ = d, _unpack_guarantee(fitted["guarantee"])
+    model.gaussian_ = _unpack_gaussian(arrays, d) if model.missing_ == "conditional" else None
     model.encoder_ = None
     if description["encoder"] is not None:
         model.encoder_ = unpack_encoder(description["encoder"])
@@ -161,11 +148,11 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
         if len(model.encoder_.groups_) != d:
             raise ValueError(f"the columns make {len(model.encoder_.groups_)} features, the model has {d}")
     model.groups_ = arrays.get("groups")
-    _named(model, description["feature_names"])
+    _set_column_names(model, description["feature_names"])
     return model
 
 
-def _named(fitted: Any, names: list[Any] | None) -> None:
+def _set_column_names(fitted: Any, names: list[Any] | None) -> None:
     """Give a model or an encoder the names of its columns."""
     if names is not None:
         if len(names) != fitted.n_features_in_:
@@ -194,7 +181,7 @@ def unpack_encoder(content: dict[str, Any]) -> TableEncoder:
     encoder.columns_ = [column_from_json(column) for column in content["columns"]]
     encoder.dropped_ = {str(name): str(why) for name, why in content["dropped"].items()}
     encoder.n_features_in_ = int(content["n_columns"])
-    _named(encoder, content["names"])
+    _set_column_names(encoder, content["names"])
     names = [column.name for column in encoder.columns_]
     if not names or len(set(names)) < len(names) or not set(names) <= set(_check_feature_names_in(encoder)):
         raise ValueError("the columns are not those of a table")
@@ -223,52 +210,50 @@ def save_pipeline(pipeline: Any, path: str | os.PathLike[str]) -> None:
         )
     (first, encoder), (second, model) = steps
     check_is_fitted(model)
-    description, arrays = pack(model)
+    description, arrays = pack_model(model)
     content = {"names": [first, second], "encoder": pack_encoder(encoder), "model": description}
-    write(as_path("path", path), "pipeline", content, arrays)
+    write_kind(as_path("path", path), "pipeline", content, arrays)
 
 
 def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
     """Read what `save_pipeline` wrote: the same predictions, bit for bit."""
     path = as_path("path", path)
-    content, arrays = read(path, "pipeline")
+    content, arrays = read_kind(path, "pipeline")
     with files.damage_refused(path):
         encoder = unpack_encoder(content["encoder"])
-        model: Any = unpack(content["model"], arrays, path, LinearEstimator)
+        model: Any = unpack_model(content["model"], arrays, path, LinearEstimator)
         if len(encoder.groups_) != model.n_features_in_:
             raise ValueError("the columns do not fit the model")
         first, second = (str(name) for name in content["names"])
         return Pipeline([(first, encoder), (second, model)])
 
 
-# ---- the imputer ------------------------------------------------------------------------------
+# ---- the Gaussian of the features ------------------------------------------------------------------
 
 
-def _gaussian_arrays(gaussian: FeatureGaussian) -> Arrays:
-    model = gaussian.model
-    if isinstance(model, Factors):
-        return {"mean": gaussian.mean, "loadings": model.loadings, "noise": model.noise}
-    return {"mean": gaussian.mean, "covariance": model.covariance}
+def _pack_gaussian(gaussian: FeatureGaussian) -> Arrays:
+    if isinstance(gaussian, FactorGaussian):
+        return {"mean": gaussian.mean, "loadings": gaussian.loadings, "noise": gaussian.noise}
+    return {"mean": gaussian.mean, "covariance": gaussian.covariance}
 
 
-def _gaussian(arrays: Arrays, d: int) -> FeatureGaussian:
-    mean = floats(arrays["mean"]).reshape(d)
+def _unpack_gaussian(arrays: Arrays, d: int) -> FeatureGaussian:
+    mean = check_floats(arrays["mean"]).reshape(d)
     if "loadings" not in arrays:
-        covariance = Conditional(floats(arrays["covariance"]), 1.0)
-        covariance.check(d)
-        if len(covariance.covariance) != d:
-            raise ValueError("the covariance does not fit the features")
+        covariance = check_floats(arrays["covariance"]).reshape(d, d)
+        if (covariance != covariance.T).any():
+            raise ValueError("the covariance of the features is not symmetric")
         return FeatureGaussian(mean, covariance)
-    loadings, noise = floats(arrays["loadings"]), floats(arrays["noise"]).reshape(d)
+    loadings, noise = check_floats(arrays["loadings"]), check_floats(arrays["noise"]).reshape(d)
     if loadings.ndim != 2 or len(loadings) != d or not (noise > 0).all():
         raise ValueError("the factors do not fit the features")
-    return FeatureGaussian(mean, Factors(loadings, noise))
+    return FactorGaussian(mean, loadings, noise)
 
 
 # ---- parts --------------------------------------------------------------------------------
 
 
-def _plain(name: str, value: Any) -> Any:
+def _as_json(name: str, value: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     try:
         json.dumps(value)
@@ -277,21 +262,21 @@ def _plain(name: str, value: Any) -> Any:
     return value
 
 
-def floats(array: NDArray[Any]) -> NDArray[np.float64]:
+def check_floats(array: NDArray[Any]) -> NDArray[np.float64]:
     """The array, if it holds finite numbers in double precision."""
     if array.dtype != np.float64 or not np.isfinite(array).all():
         raise ValueError("weights must be finite numbers in double precision")
     return array
 
 
-def _column_indices(indices: Any, d: int) -> NDArray[np.int64]:
+def _check_columns(indices: Any, d: int) -> NDArray[np.int64]:
     columns = np.asarray(indices, dtype=np.int64).reshape(-1)
     if columns.size and not (0 <= columns.min() and columns.max() < d):
         raise ValueError("indicators of columns that are not there")
     return columns
 
 
-def _classes(classes: NDArray[Any]) -> dict[str, Any]:
+def _pack_classes(classes: NDArray[Any]) -> dict[str, Any]:
     """Labels as JSON: numbers, booleans or texts."""
     if classes.dtype.kind not in "biufU" and not all(isinstance(label, str) for label in classes):
         raise ArgumentError("labels that are neither numbers nor texts cannot be written to a file")
@@ -299,20 +284,20 @@ def _classes(classes: NDArray[Any]) -> dict[str, Any]:
     return {"values": classes.tolist(), "dtype": dtype}
 
 
-def _class_weight(weight: Any) -> Any:
+def _pack_class_weight(weight: Any) -> Any:
     if weight is None or weight == "balanced":
         return weight
-    return [[_plain("class_weight", label), float(value)] for label, value in dict(weight).items()]
+    return [[_as_json("class_weight", label), float(value)] for label, value in dict(weight).items()]
 
 
-def _statement(guarantee: Guarantee | None) -> dict[str, Any] | None:
+def _pack_guarantee(guarantee: Guarantee | None) -> dict[str, Any] | None:
     if guarantee is None:
         return None
     constants = {name: float(value) for name, value in guarantee.constants.items() if np.isfinite(value)}
     return {"algorithm": guarantee.algorithm, "regime": guarantee.regime, "constants": constants}
 
 
-def _guarantee(statement: dict[str, Any] | None) -> Guarantee | None:
+def _unpack_guarantee(statement: dict[str, Any] | None) -> Guarantee | None:
     """The statement made again from its constants; None for one that needs more than those."""
     if statement is None or statement["algorithm"] != "DSGD":
         return None

@@ -13,11 +13,20 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_X_y, validate_data
 
 from mast.errors import DataError
-from mast.support.checks import LARGEST_ENTRY, Array, Indices, check_int, checked_sparse, refuse_too_large
+from mast.support.checks import (
+    LARGEST_ENTRY,
+    Array,
+    Indices,
+    check_int,
+    checked_sparse,
+    refuse_too_large,
+    row_blocks,
+)
 
 GROUPS = "mast groups"  #: where data frames have them, by the names of the features
 SHOWN = 5  #: names that a message shows
@@ -60,7 +69,7 @@ def validate_table(
         estimator.groups_ = estimator.encoder_.fit(X).groups_
     X = estimator.encoder_.transform(X)
     X = X if accept_sparse else as_dense(X)
-    return X if isinstance(y, str) else check_X_y(X, y, **_accepted(accept_sparse), **options)
+    return X if isinstance(y, str) else check_X_y(X, y, **_array_options(accept_sparse), **options)
 
 
 def validate_numbers(
@@ -77,13 +86,13 @@ def validate_numbers(
         X = checked_sparse("X", X)  # before scikit-learn converts it
     refuse_repeated(list(getattr(X, "columns", ())))  # older versions of scikit-learn do not
     try:
-        return validate_data(estimator, X, y, reset=reset, **_accepted(accept_sparse), **options)
+        return validate_data(estimator, X, y, reset=reset, **_array_options(accept_sparse), **options)
     except (TypeError, ValueError):
         _explain_refusal(X, reset)
         raise
 
 
-def _accepted(sparse: bool) -> dict[str, Any]:
+def _array_options(sparse: bool) -> dict[str, Any]:
     return {
         "accept_sparse": "csr" if sparse else False,
         "dtype": np.float64,
@@ -141,6 +150,62 @@ def seed_of(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))  # refuses what scikit-learn would
 
 
+# ---- rows with missing cells ----------------------------------------------------------------------------
+
+
+def rows_with_nan(X: Any) -> Indices:
+    """The rows that have a missing cell."""
+    sparse = scipy.sparse.issparse(X)
+    values = X.data if sparse else X
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(values.sum()):  # cheaper than looking at each cell
+            return np.zeros(0, dtype=np.int64)
+    if not sparse:
+        return np.flatnonzero(np.isnan(X).any(axis=1))
+    return np.unique(np.searchsorted(X.indptr, np.flatnonzero(np.isnan(values)), side="right") - 1)
+
+
+def columns_with_nan(X: Any) -> Indices:
+    """The columns that have a missing cell."""
+    if not scipy.sparse.issparse(X):
+        return np.flatnonzero(np.isnan(X).any(axis=0))
+    return np.unique(X.indices[np.isnan(X.data)]).astype(np.int64)
+
+
+def with_indicators(X: Any, columns: Indices) -> Any:
+    """The features, and beside them for each of these columns 1 where it is missing and 0 elsewhere."""
+    if not columns.size:
+        return X
+    if not scipy.sparse.issparse(X):
+        return np.hstack([X, np.isnan(X[:, columns])])
+    marks = scipy.sparse.csr_array((np.isnan(X.data).astype(float), X.indices, X.indptr), shape=X.shape)
+    return scipy.sparse.hstack([X, marks[:, columns]], format="csr")
+
+
+def row_hashes(X: Any) -> NDArray[np.uint64]:
+    """A number for each row that depends on its content only; zeros count nothing, stored or not."""
+    d = X.shape[1]
+    columns = _mixed(np.arange(1, d + 1, dtype=np.uint64)) | np.uint64(1)
+    if scipy.sparse.issparse(X):
+        terms = _mixed(_bits(X.data)) * columns[X.indices]
+        sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(terms)])
+        return _mixed(sums[X.indptr[1:]] - sums[X.indptr[:-1]])
+    parts = (_mixed(_bits(X[part])) * columns for part in row_blocks(*X.shape))
+    return _mixed(np.concatenate([part.sum(axis=1, dtype=np.uint64) for part in parts]))
+
+
+def _bits(values: Array) -> NDArray[np.uint64]:
+    """The bits of each number: one zero, and one NaN."""
+    return np.where(np.isnan(values), np.nan, values + 0.0).view(np.uint64)
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Bits that depend on all bits of a word, and 0 for 0 (the finaliser of MurmurHash3)."""
+    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    return np.asarray(words ^ (words >> np.uint64(33)))
+
+
 # ---- data frames -----------------------------------------------------------------------------------
 
 
@@ -188,7 +253,7 @@ def align_columns(X: Any, names: Any, ignored: Collection[str] = ()) -> Any:
     if there == known or not all(isinstance(name, str) for name in there):
         return X
     refuse_repeated(there)
-    for remark in _compare([name for name in known if name not in ignored], there, ignored):
+    for remark in _compare_columns([name for name in known if name not in ignored], there, ignored):
         warn_of_columns(remark)
     return X.reindex(columns=known)
 
@@ -206,20 +271,21 @@ def _level_of_the_caller() -> int:
     return level
 
 
-def _compare(known: Sequence[str], there: Sequence[str], ignored: Collection[str]) -> list[str]:
+def _compare_columns(known: Sequence[str], there: Sequence[str], ignored: Collection[str]) -> list[str]:
     """One line for columns that are absent, one for those that are unknown; an error if none is known."""
     present, ours = set(there), set(known)
     absent = [name for name in known if name not in present]
     unknown = [name for name in there if name not in ours and name not in ignored]
     if len(absent) == len(known):
         raise DataError(
-            f"the table has none of the model's columns ({shown(known)}), it has {shown(list(there))}"
+            f"the table has none of the model's columns ({quote_names(known)}), "
+            f"it has {quote_names(list(there))}"
         )
     remarks = []
     if absent:
-        remarks.append(f"absent, so missing in every row: {shown(absent)}")
+        remarks.append(f"absent, so missing in every row: {quote_names(absent)}")
     if unknown:
-        remarks.append(f"unknown to the model, so ignored: {shown(unknown)}")
+        remarks.append(f"unknown to the model, so ignored: {quote_names(unknown)}")
     return remarks
 
 
@@ -229,9 +295,11 @@ def _explain_refusal(X: Any, first: bool) -> None:
         return
     odd = [str(name) for name in X.columns if not _holds_numbers(X[name])]
     if odd and first:
-        raise DataError(f"these columns hold no numbers: {shown(odd)}; mast.TableEncoder makes some of them")
+        raise DataError(
+            f"these columns hold no numbers: {quote_names(odd)}; mast.TableEncoder makes some of them"
+        )
     if odd:
-        raise DataError(f"these columns held numbers in training, and now do not: {shown(odd)}")
+        raise DataError(f"these columns held numbers in training, and now do not: {quote_names(odd)}")
 
 
 def _holds_numbers(column: Any) -> bool:
@@ -249,7 +317,7 @@ def refuse_repeated(names: Sequence[Any], where: str = "") -> None:
             raise DataError(f"{where}two columns are called {name!r}")
 
 
-def shown(names: Sequence[str], most: int = SHOWN) -> str:
+def quote_names(names: Sequence[str], most: int = SHOWN) -> str:
     """Some names for a message, and how many there are beside."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(repr, names[:most])) + more

@@ -8,7 +8,6 @@ linear model x answers x'T_M a = (T_M'x)'a, so S = T_M', a matrix that is 0 on t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,7 @@ from mast.sketches.base import Sketch
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.estimates import mean_over
 from mast.sketches.independent import Bernoulli
-from mast.support.checks import Array, Indices, frozen, numbers
-
-BoolArray = NDArray[np.bool_]
+from mast.support.checks import Array, frozen, numbers
 
 
 class Conditional(Sketch):
@@ -69,87 +66,24 @@ class Conditional(Sketch):
             raise ArgumentError(f"keep must be a probability or a diagonal sketch, got {keep!r}")
         self._fixed_dim = self.masks.check(len(self.covariance))
 
-    @cached_property
-    def precision(self) -> Array:
-        """The inverse of the covariance."""
-        return frozen(np.linalg.inv(self.covariance))
+    def stand_ins(self, mask: NDArray[np.bool_]) -> Array:
+        """T_M of one mask."""
+        T, kept, dropped = np.diag(mask.astype(float)), np.flatnonzero(mask), np.flatnonzero(~mask)
+        C = self.covariance[kept]
+        T[np.ix_(dropped, kept)] = np.linalg.solve(C[:, kept], C[:, dropped]).T
+        return T
 
-    def apply_masks(self, masks: BoolArray, weights: Array) -> Array:
-        """T_M'w for each mask (a row of `masks`) and each row w of `weights`: (masks, weights, features).
+    def apply_masks(self, masks: NDArray[np.bool_], weights: Array) -> Array:
+        """T_M'w for each mask (a row of `masks`) and each row w of `weights`: (masks, weights, features)."""
+        return np.stack([weights @ self.stand_ins(mask) for mask in masks])
 
-        On the kept o this is C_oo^-1 (C w)_o, which also is w_o - Q_om Q_mm^-1 w_m with Q = C^-1: each mask
-        costs one system of equations, in the kept or in the dropped features, whichever are fewer.
-        """
-        w, Cw = np.ascontiguousarray(weights.T), self.covariance @ weights.T
-        out = np.empty((*masks.shape, len(weights)))
-        few, many = _cheaper(masks)
-        if few.size:
-            out[few] = _solve(self.covariance, masks[few], Cw[None])
-        if many.size:
-            solved = _solve(self.precision, ~masks[many], w[None])
-            moved = np.swapaxes(np.swapaxes(solved, 1, 2) @ self.precision, 1, 2)
-            out[many] = np.where(masks[many, :, None], w - moved, 0.0)
-        return out.transpose(0, 2, 1)
-
-    def answers(self, masks: BoolArray, rows: Array, weights: Array) -> Array:
-        """w'T_M a for each row a with its mask, and each row w of `weights`: (rows, weights).
-
-        That is a_o'C_oo^-1 (C w)_o, or a_o'w_o - (Q a)_m'Q_mm^-1 w_m: one system with one right-hand side.
-        """
-        there, out = rows * masks, np.empty((len(rows), len(weights)))
-        few, many = _cheaper(masks)
-        if few.size:
-            solved = _solve(self.covariance, masks[few], there[few, :, None])
-            out[few] = solved[:, :, 0] @ (self.covariance @ weights.T)
-        if many.size:
-            known = there[many]
-            solved = _solve(self.precision, ~masks[many], (known @ self.precision)[:, :, None])
-            out[many] = (known - solved[:, :, 0]) @ weights.T
-        return out
-
-    def fill(self, masks: BoolArray, rows: Array) -> Array:
+    def fill(self, masks: NDArray[np.bool_], rows: Array) -> Array:
         """T_M a for each row a and its mask: what it drops is replaced by its regression on the rest."""
-        there = rows * masks  # a choice between two numbers would take longer
-        out, (few, many) = np.empty_like(there), _cheaper(masks)
-        if few.size:  # C_mo C_oo^-1 a_o
-            kept, known = masks[few], there[few]
-            solved = _solve(self.covariance, kept, known[:, :, None])
-            out[few] = known + (solved[:, :, 0] @ self.covariance) * ~kept
-        if many.size:  # -Q_mm^-1 (Q a)_m
-            known = there[many]
-            solved = _solve(self.precision, ~masks[many], (known @ self.precision)[:, :, None])
-            out[many] = known - solved[:, :, 0]
-        return out
+        return np.stack([self.stand_ins(mask) @ row for mask, row in zip(masks, rows, strict=True)])
 
-    def variances(self, masks: BoolArray, weights: Array) -> Array:
-        """The variance of w'a given what each mask keeps of a, for each row w of `weights`: (masks, weights).
-
-        That is w_m'Q_mm^-1 w_m, or what C_oo^-1 leaves of w'C w.
-        """
-        w, Cw = np.ascontiguousarray(weights.T), self.covariance @ weights.T
-        out = np.empty((len(masks), len(weights)))
-        few, many = _cheaper(masks)
-        if few.size:
-            explained = np.einsum("pdw,dw->pw", _solve(self.covariance, masks[few], Cw[None]), Cw)
-            out[few] = np.maximum(np.einsum("dw,dw->w", w, Cw) - explained, 0.0)
-        if many.size:
-            out[many] = np.einsum("pdw,dw->pw", _solve(self.precision, ~masks[many], w[None]), w)
-        return out
-
-    def unexplained(self, masks: BoolArray, weights: Array) -> Array:
-        """The sum of the covariances that are left given what each mask keeps, times `weights`."""
-        from mast.sketches.kernels import inverse_sum
-
-        few, many = _cheaper(masks)
-        left = np.zeros_like(self.covariance)
-        if few.size:
-            C = self.covariance
-            left += weights[few].sum() * C - C @ inverse_sum(C, masks[few], weights[few]) @ C
-        if many.size:
-            left += inverse_sum(self.precision, ~masks[many], weights[many])
-        return left
-
-    # ---- what a sketch says ----------------------------------------------------------------
+    def answers(self, masks: NDArray[np.bool_], rows: Array, weights: Array) -> Array:
+        """w'T_M a for each row a with its mask, and each row w of `weights`: (rows, weights)."""
+        return np.asarray(self.fill(masks, rows) @ weights.T)
 
     def sample(self, d: int, key: Key) -> Draw:
         """The S of the mask that `key` draws."""
@@ -157,8 +91,7 @@ class Conditional(Sketch):
 
     def _of(self, draw: Draw) -> Draw:
         assert isinstance(draw, DiagonalDraw)
-        mask = draw.diagonal() != 0
-        return MatrixDraw(self.apply_masks(mask[None], np.eye(draw.dim))[0].T)
+        return MatrixDraw(self.stand_ins(draw.diagonal() != 0).T)
 
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]] | None:
         """One for each mask."""
@@ -181,23 +114,3 @@ class Conditional(Sketch):
     def label(self) -> str:
         """Of how many features, and what draws the masks."""
         return f"Conditional({len(self.covariance)} features) of {self.masks.label()}"
-
-
-def _cheaper(masks: BoolArray) -> tuple[Indices, Indices]:
-    """The masks that keep less than half of all features, and the others; by the size of their system."""
-    kept, d = masks.sum(axis=1), masks.shape[1]
-    order = np.argsort(kept, kind="stable")
-    few = 2 * kept[order] < d
-    return order[few], order[~few]
-
-
-def _solve(G: Array, chosen: BoolArray, right: Array) -> Array:
-    """For each mask c the y with G_cc y_c = right_c, and 0 elsewhere: (masks, features, columns).
-
-    `right` is one matrix for each mask, or a single one for all of them, of shape (1, features, columns).
-    """
-    from mast.sketches.kernels import solve_within  # Numba takes a while to load
-
-    out = np.zeros((*chosen.shape, right.shape[2]))
-    solve_within(G, chosen, np.ascontiguousarray(right), out)
-    return out

@@ -17,8 +17,16 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from mast import randomness
 from mast.errors import ArgumentError, DataError, MissingExtraError
-from mast.learn.commands.scores import draw_picture, score_both, summary, with_zeros
-from mast.learn.commands.trained_model import TrainedModel, encoded, errors_of, training_rows
+from mast.learn.commands.trained_model import (
+    TrainedModel,
+    draw_picture,
+    encode_rows,
+    naming_file,
+    score_both,
+    summary,
+    training_rows,
+    with_zeros,
+)
 from mast.learn.encoder import TableEncoder
 from mast.learn.estimators import MastClassifier, MastRegressor
 from mast.learn.validation import ColumnsWarning
@@ -63,7 +71,7 @@ def train(
     holdout = check_number("--holdout", holdout, least=0, below=1)
     X, y, without_target = training_rows(file, target, drop or [], task, data_dir)
     values, counts = np.unique(y, return_counts=True)
-    classify = _classifies(file, values, len(y), task)
+    classify = _is_classification(file, values, len(y), task)
     encoder = _encoder(X, ids)
     kind: Any = MastClassifier if classify else MastRegressor
     model = kind(
@@ -71,9 +79,9 @@ def train(
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        trained, shares = _fitted(file, model, encoder, X, y, target, drop or [])
+        trained, shares = _fit_both(file, model, encoder, X, y, target, drop or [])
     path = trained.save(out)
-    held = held_out(y if classify else np.zeros(len(y)), holdout, seed)
+    held = hold_out(y if classify else np.zeros(len(y)), holdout, seed)
     features = model.n_features_in_
     return {
         "file": file,
@@ -83,7 +91,7 @@ def train(
         "features": features,
         "target": target,
         "task": "classification" if classify else "regression",
-        "classes": dict(zip(map(_shown, values), counts.tolist(), strict=True)) if classify else None,
+        "classes": dict(zip(map(_label_text, values), counts.tolist(), strict=True)) if classify else None,
         "dropped": {**dict.fromkeys(drop or [], "named by --drop"), **(encoder.dropped_ if encoder else {})},
         "sketch": repr(model.sketch_).strip("<>"),
         "method": model.method_,
@@ -106,7 +114,7 @@ def _encoder(X: Any, ids: list[str] | None) -> TableEncoder | None:
     return None
 
 
-def _fitted(
+def _fit_both(
     file: str,
     model: Any,
     encoder: TableEncoder | None,
@@ -118,10 +126,10 @@ def _fitted(
     """A model and the usual one, fitted to some rows, and the share of columns that each row misses."""
     shares = np.zeros(X.shape[0])
     if encoder is not None:
-        with warnings.catch_warnings(), errors_of(file):
+        with warnings.catch_warnings(), naming_file(file):
             warnings.simplefilter("ignore", ColumnsWarning)  # the summary names columns that are left out
             encoder.fit(X)
-        X = encoded(file, encoder, X)[0]
+        X = encode_rows(file, encoder, X)[0]
         shares = encoder.missing_shares(X)
     usual: Any = LogisticRegression(max_iter=1000) if is_classifier(model) else Ridge()
     with warnings.catch_warnings():
@@ -133,10 +141,10 @@ def _fitted(
     return TrainedModel(model, coef, intercept, encoder, target, drop), shares
 
 
-def held_out(y: Any, share: float, seed: int) -> NDArray[np.bool_]:
+def hold_out(y: Any, share: float, seed: int) -> NDArray[np.bool_]:
     """Which rows are held out: this share of each class, drawn by the seed; none of very few rows.
 
-    >>> held_out(np.repeat([0, 1], 20), 0.2, 0).reshape(2, 20).sum(axis=1)
+    >>> hold_out(np.repeat([0, 1], 20), 0.2, 0).reshape(2, 20).sum(axis=1)
     array([4, 4])
     """
     held = np.zeros(len(y), dtype=bool)
@@ -156,15 +164,15 @@ def _held_out_scores(
     """The scores on some rows of a model that was fitted to the others."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        trained, _ = _fitted(file, model, encoder and clone(encoder), X[~held], y[~held], None, [])
+        trained, _ = _fit_both(file, model, encoder and clone(encoder), X[~held], y[~held], None, [])
     X, y = X[held], y[held]
     if trained.encoder is not None:
-        X = encoded(file, trained.encoder, X)[0]
+        X = encode_rows(file, trained.encoder, X)[0]
     draws = max(2, min(HELD_OUT_DRAWS, DRAWN // X.shape[1]))
     return {"rows": len(y), **summary(trained, score_both(trained, X, y, draws), draws)}
 
 
-def _classifies(file: str, values: Any, rows: int, task: str) -> bool:
+def _is_classification(file: str, values: Any, rows: int, task: str) -> bool:
     """Whether the target holds classes: texts, whole numbers of few values, and any two values."""
     numeric = values.dtype.kind in "iuf"
     few = values.size <= 2 or (values.dtype.kind in "iu" and values.size <= CLASSES)
@@ -172,7 +180,9 @@ def _classifies(file: str, values: Any, rows: int, task: str) -> bool:
     if not classify and not numeric:
         raise DataError(f"{file}: the target holds text, so there is nothing to regress on")
     if classify and values.size < 2:
-        raise DataError(f"{file}: every row has the class {_shown(values[0])}, so there is nothing to learn")
+        raise DataError(
+            f"{file}: every row has the class {_label_text(values[0])}, so there is nothing to learn"
+        )
     if classify and values.size > max(min(rows / 2, VALUES), CLASSES):
         raise DataError(
             f"{file}: the target takes {values.size:,} values in {rows:,} rows, too many for classes; "
@@ -181,7 +191,7 @@ def _classifies(file: str, values: Any, rows: int, task: str) -> bool:
     return classify
 
 
-def _shown(value: Any) -> str:
+def _label_text(value: Any) -> str:
     return str(value.item() if isinstance(value, np.generic) else value)
 
 
@@ -206,7 +216,7 @@ def predict(
     rows = trained.rows(file, data_dir, labels=False, keep=keep)
     predicted = {"prediction": trained.model.predict(rows.X), "missing": rows.missing.round(6)}
     if proba:
-        names = [f"p({_shown(label)})" for label in trained.model.classes_]
+        names = [f"p({_label_text(label)})" for label in trained.model.classes_]
         predicted |= dict(zip(names, trained.model.predict_proba(rows.X).T, strict=True))
     if twice := [name for name in keep if name in predicted]:
         raise ArgumentError(f"--keep {twice[0]}: the predictions have a column of this name")
@@ -262,6 +272,6 @@ def _unknown_labels(file: str, labels: set[Any], classes: Any) -> list[Any]:
     """The labels that a classifier does not know; an error where they cannot be a few new classes."""
     unknown = [] if classes is None else sorted(labels - set(classes.tolist()))
     if unknown and (len(classes) == 2 or len(unknown) == len(labels)):
-        known, named = ", ".join(map(_shown, classes[:5])), ", ".join(map(str, unknown[:5]))
+        known, named = ", ".join(map(_label_text, classes[:5])), ", ".join(map(str, unknown[:5]))
         raise DataError(f"{file}: the model knows the labels {known}, and the file has others: {named}")
     return unknown

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas
 
-from mast.data.unpack import read, unpack
+from mast.data.lookup import decompress, read_bytes
 from mast.errors import DataError
 from mast.learn.validation import refuse_repeated
 
@@ -23,7 +23,7 @@ MOSTLY = 0.9  #: a column with this share of numbers, but not all, is taken for 
 
 def read_table(path: str | Path, texts: Collection[str] = ()) -> pandas.DataFrame:
     """A CSV file as a data frame, these columns as texts; rows have the numbers of their lines."""
-    raw = unpack(read(Path(path)), str(path))
+    raw = decompress(read_bytes(Path(path)), str(path))
     delimiter = _delimiter(raw)
     header = _header(raw, str(path), delimiter)
     try:
@@ -76,7 +76,7 @@ def _delimiter(raw: bytes) -> str:
 
 
 def _rows(raw: bytes, path: str, delimiter: str, width: int | None) -> Iterator[list[str]]:
-    """The rows that are not empty, as lists of texts; a row that is not so wide is refused, by its line."""
+    """The rows that are not empty, as lists of texts; a row of another width is refused, by its line."""
     reader = csv.reader(_lines(raw), delimiter=delimiter, strict=True)
     try:
         for cells in reader:

@@ -1,7 +1,8 @@
-"""What `mast train` makes: a model, a usual one to compare with, and how files become rows for both."""
+"""What `mast train` makes: a model and a usual one to compare with, rows of files for both, and scores."""
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas
+import scipy.sparse
 from numpy.typing import NDArray
 
 from mast import data
@@ -19,13 +21,26 @@ from mast.learn.columns import CategoryColumn
 from mast.learn.commands.csv_files import all_numbers, convert_numbers, read_table
 from mast.learn.encoder import TableEncoder
 from mast.learn.linear import LinearEstimator
-from mast.learn.storage import floats, pack, pack_encoder, read, unpack, unpack_encoder, write
-from mast.learn.validation import ColumnsWarning, shown
+from mast.learn.scoring import draw_curves, largest_error, sketch_at, total_error
+from mast.learn.storage import (
+    check_floats,
+    pack_encoder,
+    pack_model,
+    read_kind,
+    unpack_encoder,
+    unpack_model,
+    write_kind,
+)
+from mast.learn.validation import ColumnsWarning, quote_names
 from mast.support import files
 from mast.support.checks import Array
 
 FILE = "model.mast"  #: of a trained model, in its folder
 KIND = "trained model"
+DENSITIES = (1.0, 0.75, 0.5, 0.25, 0.1)
+MODELS = ("mast", "usual")
+
+Scores = dict[tuple[str, float | None], Array]  #: by model and density; None is the training sketch
 
 
 class Rows(NamedTuple):
@@ -55,7 +70,7 @@ class TrainedModel:
     def save(self, folder: Path) -> Path:
         """Write the file of the folder, which is made if it is not there."""
         files.make_folder(folder)
-        model, arrays = pack(self.model)
+        model, arrays = pack_model(self.model)
         arrays["usual_coef"], arrays["usual_intercept"] = self.usual_coef, self.usual_intercept
         description = {
             "model": model,
@@ -63,7 +78,7 @@ class TrainedModel:
             "target": self.target,
             "dropped": self.dropped,
         }
-        write(folder / FILE, KIND, description, arrays)
+        write_kind(folder / FILE, KIND, description, arrays)
         return folder / FILE
 
     @staticmethod
@@ -72,12 +87,12 @@ class TrainedModel:
         path = folder / FILE if folder.is_dir() or not folder.exists() else folder
         if not path.exists():
             raise DataError(f"{folder}: there is no model; `mast train` makes one")
-        description, arrays = read(path, KIND)
+        description, arrays = read_kind(path, KIND)
         with files.damage_refused(path):
-            model: Any = unpack(description["model"], arrays, path, LinearEstimator)
+            model: Any = unpack_model(description["model"], arrays, path, LinearEstimator)
             outputs, d = model.shift_.shape
-            coef = floats(arrays["usual_coef"]).reshape(outputs, d)
-            intercept = floats(arrays["usual_intercept"]).reshape(outputs)
+            coef = check_floats(arrays["usual_coef"]).reshape(outputs, d)
+            intercept = check_floats(arrays["usual_intercept"]).reshape(outputs)
             content, target = description["columns"], description["target"]
             encoder = None if content is None else unpack_encoder(content)
             if not isinstance(target, str | None):
@@ -98,14 +113,16 @@ class TrainedModel:
         for name in keep:
             if name not in frame:
                 raise DataError(
-                    f"{file}: there is no column {name!r} to keep; the columns are {shown(list(frame))}"
+                    f"{file}: there is no column {name!r} to keep; the columns are {quote_names(list(frame))}"
                 )
         remarks: list[str] = []
         labelled = labels and self.target in frame
         if labelled:
-            frame, remarks = self._with_target(file, frame)
+            rows, frame = len(frame), rows_with_target(file, frame, self.target)
+            if len(frame) < rows:
+                remarks = [f"{rows - len(frame):,} rows without {self.target!r} are left out"]
         unused = [name for name in (self.target, *self.dropped) if name in frame]
-        X, on_columns = encoded(file, self.encoder, frame.drop(columns=unused))
+        X, on_columns = encode_rows(file, self.encoder, frame.drop(columns=unused))
         classes = getattr(self.model, "classes_", None)
         numeric = classes is None or classes.dtype.kind in "iuf"
         y_ = labels_of(file, frame[self.target], numeric) if labelled else None
@@ -115,15 +132,6 @@ class TrainedModel:
         """The columns that were texts, and are read as such: numbers would lose how they are written."""
         parts = self.encoder.columns_ if self.encoder else []
         return [part.name for part in parts if isinstance(part, CategoryColumn) and not part.boolean]
-
-    def _with_target(self, file: str, frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
-        """The rows that have a target, and a remark on the others."""
-        there = frame[self.target].notna()
-        if not there.any():
-            raise DataError(f"{file}: the target {self.target!r} is missing in every row")
-        if there.all():
-            return frame, []
-        return frame[there], [f"{(~there).sum():,} rows without {self.target!r} are left out"]
 
 
 # ---- rows to train on ------------------------------------------------------------------------------
@@ -148,18 +156,16 @@ def training_rows(
         X, y = data.load(file, None, data_dir, labels="raw")
         return X, as_integers(y), 0
     frame = read_table(file, [] if target is None else [target])
-    target = _checked(file, frame, target, drop)
+    target = _check_target(file, frame, target, drop)
     rows = len(frame)
-    frame = frame[frame[target].notna()]
-    if frame.empty:
-        raise DataError(f"{file}: the target {target!r} is missing in every row")
+    frame = rows_with_target(file, frame, target)
     y = labels_of(file, frame[target], _is_numeric(file, frame[target], task))
     return convert_numbers(frame.drop(columns=[target, *drop]), file), y, rows - len(frame)
 
 
-def _checked(file: str, frame: pandas.DataFrame, target: str | None, drop: list[str]) -> str:
+def _check_target(file: str, frame: pandas.DataFrame, target: str | None, drop: list[str]) -> str:
     """The target's name, if it and the columns to leave out are there."""
-    names = shown(list(frame))
+    names = quote_names(list(frame))
     if target is None:
         raise DataError(f"{file}: which column is to be predicted? Give --target, one of {names}")
     for name in [target, *drop]:
@@ -169,6 +175,14 @@ def _checked(file: str, frame: pandas.DataFrame, target: str | None, drop: list[
     if len({target, *drop}) == frame.shape[1]:
         raise DataError(f"{file}: no column is left to learn from")
     return target
+
+
+def rows_with_target(file: str, frame: pandas.DataFrame, target: str | None) -> pandas.DataFrame:
+    """The rows whose target is not missing."""
+    frame = frame[frame[target].notna()]
+    if frame.empty:
+        raise DataError(f"{file}: the target {target!r} is missing in every row")
+    return frame
 
 
 def _is_numeric(file: str, column: pandas.Series, task: str) -> bool:
@@ -199,18 +213,95 @@ def as_integers(numbers: Array) -> NDArray[Any]:
     return numbers.astype(np.int64) if exact else numbers
 
 
-def encoded(file: str, encoder: TableEncoder, frame: pandas.DataFrame) -> tuple[Any, list[str]]:
+def encode_rows(file: str, encoder: TableEncoder, frame: pandas.DataFrame) -> tuple[Any, list[str]]:
     """The features of a table, and remarks on its columns."""
-    with warnings.catch_warnings(record=True) as caught, errors_of(file):
+    with warnings.catch_warnings(record=True) as caught, naming_file(file):
         warnings.simplefilter("always", ColumnsWarning)
         X = encoder.transform(frame)
     return X, [str(warning.message) for warning in caught if warning.category is ColumnsWarning]
 
 
 @contextmanager
-def errors_of(file: str) -> Iterator[None]:
+def naming_file(file: str) -> Iterator[None]:
     """Errors name the file."""
     try:
         yield
     except DataError as error:
         raise DataError(f"{file}{',' if str(error).startswith(('line', 'row')) else ':'} {error}") from None
+
+
+# ---- scores with features missing, beside what is usual, and a picture of them ---------------------------
+
+
+def with_zeros(X: Any) -> Any:
+    """Features with 0 for what is missing: the mean of a number, and no value of a category."""
+    if scipy.sparse.issparse(X):
+        X = X.copy()
+        X.data = np.nan_to_num(X.data, copy=False, nan=0.0)
+        return X
+    return np.nan_to_num(np.asarray(X), nan=0.0)
+
+
+def score_both(trained: TrainedModel, X: Any, y: Any, draws: int) -> Scores:
+    """Scores on some rows: of the model and of the usual one, one per draw, at each density."""
+    zeros, scores = with_zeros(X), {}
+    for density in dict.fromkeys((1.0, None, *DENSITIES)):
+        count = 1 if density == 1.0 else draws
+        scores["mast", density] = trained.model.score_sparsified(X, y, density, count)
+        scores["usual", density] = _score_usual(trained, zeros, y, density, count)
+    return scores
+
+
+def _score_usual(trained: TrainedModel, X: Any, y: Any, density: float | None, draws: int) -> Array:
+    """The scores of the usual model under the same draws: what they drop is 0."""
+    model, coef, errors = trained.model, trained.usual_coef, []
+    sketch, reference = sketch_at(model.sketch_, density), largest_error(model, y)
+    for i in range(draws):
+        draw = sketch.draw(coef.shape[1], model.seed_, i)
+        kept = coef * (draw.diagonal() != 0) if sketch.diagonal else draw.apply(coef.T).T
+        errors.append(total_error(model, np.asarray(X @ kept.T) + trained.usual_intercept, y))
+    return 1 - np.array(errors) / reference if reference > 0 else np.where(np.array(errors) > 0, 0.0, 1.0)
+
+
+def score_name(model: Any) -> str:
+    """What scores are."""
+    return "accuracy" if hasattr(model, "classes_") else "R²"
+
+
+def summary(trained: TrainedModel, scores: Scores, draws: int) -> dict[str, Any]:
+    """Scores of both models: whole, under the training sketch, and at densities."""
+    return {
+        "score": score_name(trained.model),
+        "whole": {name: float(scores[name, 1.0][0]) for name in MODELS},
+        "sketched": _mean_and_worst(scores, None),
+        "densities": {f"{density:g}": _mean_and_worst(scores, density) for density in DENSITIES},
+        "draws": draws,
+    }
+
+
+def _mean_and_worst(scores: Scores, density: float | None) -> dict[str, dict[str, float]]:
+    found = {name: scores[name, density] for name in MODELS}
+    return {name: {"mean": float(s.mean()), "worst": float(s.min())} for name, s in found.items()}
+
+
+def draw_picture(trained: TrainedModel, scores: Scores, path: Path) -> Path:
+    """Write the scores against the density."""
+    from mast.plots import look, pyplot
+
+    pyplot()  # says how to get matplotlib where it is not there
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")  # no window, whatever the user's settings
+    kind = path.suffix.lstrip(".").lower() or "png"
+    if kind not in figure.canvas.get_supported_filetypes():
+        raise ArgumentError(f"a picture cannot be written as {path.name!r}: use .png, .svg or .pdf")
+    shares = sorted(DENSITIES)
+    fitted = "LogisticRegression" if hasattr(trained.model, "classes_") else "Ridge"
+    labels = {"mast": "MAST", "usual": f"{fitted}, one-hot, means"}
+    curves = {label: [scores[name, share] for share in shares] for name, label in labels.items()}
+    content = io.BytesIO()
+    with look():
+        draw_curves(figure.subplots(), shares, curves, score_name(trained.model))
+        figure.savefig(content, format=kind, dpi=150)
+    files.write(path, content.getvalue())
+    return path

@@ -1,6 +1,7 @@
 """Many small systems of equations, compiled: parts of one matrix, another part for each row.
 
-`Conditional` solves them for its masks, and sums the inverses of their matrices. Tests compare with NumPy.
+Eight systems are solved side by side: every number below stands for eight of them, one per system, and the
+processor's wide instructions work on all eight. Systems of different sizes are filled up with the identity.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# Eight systems are solved side by side: every number below stands for eight of them, one per system, and the
-# processor's wide instructions work on all eight. Systems of different sizes are filled up with the identity.
 LANES = 8
 
 
@@ -80,7 +79,7 @@ def _subtract(
 def solve_within(G: Any, chosen: Any, right: Any, out: Any) -> None:
     """For each row r, the y with G_cc y_c = right_c within c = chosen[r], into out[r].
 
-    `right` is (rows, features, columns), or (1, features, columns), the same for all rows. By Cholesky's
+    `right` is (rows, features, columns), or (1, features, columns) for all rows. By Cholesky's
     factors, so G must be positive definite; rows of about the same size should follow each other.
     """
     columns, shared = right.shape[2], right.shape[0] == 1
