@@ -14,6 +14,7 @@ call that is sliced.
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,12 +25,11 @@ from torch import Tensor, nn
 
 from mast.nn.tensors.sparsified import Memory, go_back_early, times, wide
 from mast.nn.tensors.weights import Place, Weight, find, registered
-from mast.nn.units import UnitDraw, UnitMap
+from mast.nn.units import Cut, UnitDraw, UnitMap
 from mast.nn.units.unit_map import kept_along
 from mast.sketches import DiagonalDraw
 from mast.support.arrays import Array, Indices
 
-_REMEMBERED = 32  # draws whose slices are known
 _MOST_RANGES = 8  # along a dimension: q, k and v of a fused weight are three
 
 Ranges = tuple[tuple[int, int], ...]  # first entry and length
@@ -154,7 +154,7 @@ class Slices:
         heads = [i for i, group in enumerate(unit_map.groups) if group.name in unit_map.heads.values()]
         carried = {s.tensor for s in unit_map.scaled for p in s.segments if p.group in heads}
         self._masked = {name: i for i, name in enumerate(sketched) if name in carried}
-        self._known: dict[bytes, SlicedModel | None] = {}
+        self._known: weakref.WeakKeyDictionary[Cut, SlicedModel | None] = weakref.WeakKeyDictionary()
         self._memory: dict[str, Memory] = {}  # by tensor: all draws share it
 
     def of(self, draw: UnitDraw) -> SlicedModel | None:
@@ -163,12 +163,10 @@ class Slices:
             return None
         if any(kept.count and kept.indices[-1] - kept.indices[0] >= kept.count for kept in draw.values()):
             return None
-        signature = b"".join(a.tobytes() for kept in draw.values() for a in (kept.indices, kept.scales))
-        if signature not in self._known:
-            if len(self._known) >= _REMEMBERED:
-                self._known.pop(next(iter(self._known)))
-            self._known[signature] = self._make(draw)
-        return self._known[signature]
+        cut = self.unit_map.cut(draw)
+        if cut not in self._known:
+            self._known[cut] = self._make(draw)
+        return self._known[cut]
 
     def _make(self, draw: UnitDraw) -> SlicedModel | None:
         whole = {

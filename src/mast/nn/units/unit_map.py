@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from mast.nn.units.dependencies.residual import Branch
 
 
+_REMEMBERED = 32  # cuts: the sizes of a list come again and again
+
+
 @dataclass(frozen=True)
 class ScaledParameter:
     """A parameter that carries scales: those of groups along one dimension, or of one unit everywhere."""
@@ -81,6 +84,7 @@ class UnitMap:
     ) -> None:
         """Take these groups, with the numbers in modules that follow from their units, or these branches."""
         self.groups, self.branches = list(groups), list(branches)
+        self._cuts: dict[bytes, Cut] = {}  # the last ones, by what their draws keep
         names = {group.name for group in groups}
         #: numbers in modules that follow from the units
         self.lengths = [length for length in lengths if any(name in names for name, _ in length.runs)]
@@ -130,14 +134,19 @@ class UnitMap:
         return BoundUnits(inner, self.groups, self.scaled, uniform)
 
     def cut(self, draw: UnitDraw) -> Cut:
-        """The slices that a draw leaves."""
+        """The slices that a draw leaves; those of equal draws are one object."""
         for group in self.groups:
             found = draw.get(group.name)
             if found is None or found.dim != group.units:
                 raise ArgumentError(
                     f"this draw is of another model: it does not fit the units of {group.name!r}"
                 )
-        return Cut(self, draw)
+        signature = b"".join(a.tobytes() for kept in draw.values() for a in (kept.indices, kept.scales))
+        if signature not in self._cuts:
+            if len(self._cuts) >= _REMEMBERED:
+                self._cuts.pop(next(iter(self._cuts)))
+            self._cuts[signature] = Cut(self, draw)
+        return self._cuts[signature]
 
     def present(self, draw: UnitDraw) -> list[DiagonalDraw]:
         """The units of each group in the small model of a draw.
