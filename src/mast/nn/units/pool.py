@@ -46,8 +46,8 @@ class Pool:
             if p is not None
         ]
         # Where the whole model keeps its tensors: looking them up there finds replaced ones, too.
-        self._whole = _homes(whole, "_parameters", self._names)
-        self._whole_buffers = _homes(whole, "_buffers", [name for name, _ in whole.named_buffers()])
+        self._whole = _homes_by_name(whole, "_parameters", self._names)
+        self._whole_buffers = _homes_by_name(whole, "_buffers", [name for name, _ in whole.named_buffers()])
         self._compiled = _compiled_cut(unit_map)
         # Modules that have to be told of each draw: attention of its heads, recurrent ones of new parameters.
         self._tells = any(isinstance(m, nn.RNNBase | HeadsAttention) for m in self._model.modules())
@@ -180,7 +180,7 @@ def _compiled_cut(unit_map: UnitMap) -> CompiledCut | None:
     return CompiledCut(shapes, unit_map.segments, [group.units for group in unit_map.groups])
 
 
-def _homes(model: nn.Module, kind: str, names: list[str]) -> list[Home]:
+def _homes_by_name(model: nn.Module, kind: str, names: list[str]) -> list[Home]:
     found = []
     for name in names:
         owner, _, key = name.rpartition(".")
