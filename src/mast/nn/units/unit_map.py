@@ -60,7 +60,7 @@ class ScaledParameter:
 class UnitMap:
     """The units of a model that a structured sketch draws from. Made by `find_units`.
 
-    Units are hidden ones, in one group per set of dimensions that have to be cut alike, or residual
+    Units are hidden ones, in one group per set of dimensions that are cut together, or residual
     `branches`, in one group, in the order in which they are computed.
     """
 
