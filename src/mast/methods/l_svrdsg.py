@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 from mast import theory
 from mast.methods.base import State, constants_of, gap_of, regime_of
 from mast.methods.support import OverSupport
-from mast.support.arrays import Array
-from mast.support.checks import check_choice, check_probability
+from mast.support.checks import Array, check_choice, check_probability
 
 
 @dataclass

@@ -11,8 +11,7 @@ import numpy as np
 from mast import theory
 from mast.methods.base import EXACT, State, constants_of, gap_of
 from mast.methods.support import OverSupport
-from mast.support.arrays import Array
-from mast.support.checks import check_probability
+from mast.support.checks import Array, check_probability
 
 
 @dataclass

@@ -28,7 +28,7 @@ from mast.nn.tensors.weights import Place, Weight, find, registered
 from mast.nn.units import UnitDraw, UnitMap
 from mast.nn.units.unit_map import REMEMBERED, kept_along, signature_of
 from mast.sketches import DiagonalDraw
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 _MOST_RANGES = 8  # along a dimension: q, k and v of a fused weight are three
 

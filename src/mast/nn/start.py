@@ -35,7 +35,7 @@ from mast.nn.units.dependencies.residual import normalised_weights
 from mast.nn.units.dependencies.search import guess_examples
 from mast.nn.validation import scaled_starts, sparsifier_of
 from mast.sketches import Nested, Sampled, Sketch, UnscaledBernoulli
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 
 def scale_start(

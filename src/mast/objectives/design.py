@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mast.errors import ArgumentError, DataError
-from mast.support.arrays import (
+from mast.support.checks import (
     BLOCK,
     LARGEST_ENTRY,
     Array,

@@ -21,7 +21,7 @@ from mast.objectives.base import Objective
 from mast.objectives.design import Design, csr_arrays, kernels, weighted_gram
 from mast.objectives.losses import Penalty
 from mast.objectives.newton import newton
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 if TYPE_CHECKING:
     from mast.objectives.linear import LinearModel

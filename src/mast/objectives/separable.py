@@ -18,7 +18,7 @@ from mast.objectives.exact import Bend, Blocks, DensePairs, PairForm, Pull, Spar
 from mast.objectives.logistic import SATURATED, SEPARABLE, rank
 from mast.objectives.losses import Penalty, weighted_sum
 from mast.objectives.newton import LARGEST_DIMENSION, newton, solve
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 if TYPE_CHECKING:
     from mast.objectives.linear import LinearModel
