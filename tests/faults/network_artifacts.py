@@ -54,13 +54,13 @@ def _sparsifier() -> mast.nn.Sparsifier:
 def _state(folder: Path) -> Path:
     sk = _sparsifier()
     sk.advance()
-    state.write(sk, folder)
+    state.write_state(sk, folder)
     return folder / state.FILE
 
 
 def _restored(path: Path) -> Any:
     sk = _sparsifier()
-    state.read(sk, path.parent)
+    state.read_state(sk, path.parent)
     return [sk.seed, sk.step, sk.node, [v.tolist() for v in (sk.shift or {}).values()]]
 
 

@@ -20,9 +20,9 @@ def test_by_default_trainable_weights_of_two_dimensions_or_more(models):
     model[3].weight.requires_grad_(False)
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.5))
     assert names(sk) == ["0.weight", "7.weight"]
-    assert sk.selection.others["3.weight"] == "frozen"
+    assert sk.unsketched["3.weight"] == "frozen"
     assert (
-        sk.selection.others["1.weight"]
+        sk.unsketched["1.weight"]
         == "a vector or a number: only weights of two or more dimensions are sketched"
     )
     assert sk.dim == model[0].weight.numel() + model[7].weight.numel()
@@ -51,7 +51,7 @@ def test_only_weights_of_layers_are_sketched_by_default():
         "recurrent.weight_ih_l0", "recurrent.weight_hh_l0", "recurrent.weight_hr_l0",
     ]  # fmt: skip
     for name in ("cls_token", "pos_embed", "layer_scale", "A_log", "norm.weight", "attention.bias_k"):
-        assert sk.selection.others[name] == "not the weight of a layer; where= can name it"
+        assert sk.unsketched[name] == "not the weight of a layer; where= can name it"
     assert "where= can name it" in str(sk)
     explicit = mast.nn.sparsify(Layerwise(), mast.Bernoulli(0.5), where=["pos_embed", "A_log"])
     assert names(explicit) == ["pos_embed", "A_log"]

@@ -20,7 +20,6 @@ SOURCE = Path(mast.__file__).parent
 INSTANCES = {
     "Module": torch.nn.Linear(1, 1),
     "Tensor": torch.ones(1),
-    "Optimizer": torch.optim.SGD([torch.ones(1)], lr=0.1),
     "UntypedStorage": torch.ones(1).untyped_storage(),
     "Node": torch.ones(1, requires_grad=True).clone().grad_fn,
 }

@@ -39,18 +39,15 @@ except ImportError as error:
 
 from mast.nn.advice import advise
 from mast.nn.costs import measure, sizes
-from mast.nn.elastic import elastic
-from mast.nn.estimators import Average
-from mast.nn.factory import sparsify
+from mast.nn.factory import elastic, sparsify
 from mast.nn.files.deltas import apply_delta, read_delta, save_delta
 from mast.nn.files.submodels import load_submodel, save_submodel
-from mast.nn.probabilities import keep_probabilities
-from mast.nn.row_optimizer import RowOptimizer
 from mast.nn.sorting import sort_units
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.start import scale_start
+from mast.nn.start import keep_probabilities, scale_start
 from mast.nn.submodels import recalibrate
 from mast.nn.tensors.top_share import TopShare
+from mast.nn.training import Average, RowOptimizer
 from mast.nn.units import Cut, Layers, Neurons, find_units, parse
 from mast.nn.validation import validate
 

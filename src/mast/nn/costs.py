@@ -59,7 +59,7 @@ def flops(model: nn.Module, example: Any) -> int:
     >>> flops(nn.Conv2d(1, 2, 3, bias=False), torch.ones(1, 1, 5, 5)) == 2 * (2 * 9) * 9
     True
     """
-    return count_flops(model, lambda call: call(*_inputs(example)))
+    return count_flops(model, lambda call: call(*_arguments(example)))
 
 
 def count_flops(model: nn.Module, run: Callable[[nn.Module], Any]) -> int:
@@ -78,7 +78,7 @@ def count_flops(model: nn.Module, run: Callable[[nn.Module], Any]) -> int:
 
 def latencies(models: Sequence[nn.Module], example: Any) -> list[float]:
     """The best time in seconds of a call of each model with the example; the models take turns."""
-    inputs = _inputs(example)
+    inputs = _arguments(example)
     jobs: list[Callable[[], Any]] = [partial(model, *inputs) for model in models]
     with evaluated(*models):
         return _best(jobs)
@@ -157,7 +157,7 @@ def evaluated(*models: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _inputs(example: Any) -> tuple[Any, ...]:
+def _arguments(example: Any) -> tuple[Any, ...]:
     if not isinstance(example, Tensor | tuple):
         raise ArgumentError(f"an example is a tensor or a tuple of inputs, got {type(example).__name__}")
     return example if isinstance(example, tuple) else (example,)

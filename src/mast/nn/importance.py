@@ -27,6 +27,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from mast.errors import ArgumentError
 from mast.nn.batches import Batch, Loss
 from mast.nn.costs import evaluated
+from mast.nn.tensors.torch_private import without_fast_path
 from mast.nn.units.cuts import is_conv1d
 from mast.nn.units.dependencies.examples import fork_generators, tensors_in
 from mast.nn.units.groups import UnitGroup
@@ -101,7 +102,7 @@ class Importance:
         with (
             evaluated(self.model),
             fork_generators(),
-            _without_fast_path(),
+            without_fast_path(),
             Progress(count, "scores of units") as bar,
         ):
             seen = 0
@@ -184,17 +185,6 @@ def _slopes(products: Mapping[str, Tensor], parts: Sequence[OutgoingWeights]) ->
             own = part.sums(products[part.tensor]).cpu()
             slopes[part.group] = slopes[part.group] + own if part.group in slopes else own
     return slopes
-
-
-@contextmanager
-def _without_fast_path() -> Iterator[None]:
-    """Without torch's kernel for whole encoder layers, which calls none of their modules."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,6 +46,7 @@ class OptimizerSteps:
         self.under_way = False  # an optimizer's step(), or a draw that was asked for
         self._made: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # by these, since the draw last advanced
         self._validated: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self.decaying_to_shift: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # those that were corrected
         self._elsewhere = 0  # in this draw, by optimizers without sketched weights
         self._passes_before = 0  # forward passes before the last of those
 
@@ -170,33 +172,28 @@ DECAY_KNOWN = (
 
 def decays_to_zero(sk: Sparsifier, optimizer: Optimizer) -> bool:
     """Whether the optimizer decays a sketched weight towards 0, and has not been corrected."""
-    hooks = optimizer._optimizer_step_pre_hooks.values()
-    corrected = any(isinstance(hook, _DecayToShift) and hook.sk is sk for hook in hooks)
+    corrected = optimizer in sk.optimizer_steps.decaying_to_shift
     return not corrected and any(True for _ in _decayed(sk, optimizer))
 
 
 def decay_to_shift(sk: Sparsifier, optimizer: Optimizer) -> None:
     """Make the optimizer's weight decay pull the sketched weights towards v."""
-    optimizer.register_step_pre_hook(_DecayToShift(sk, decoupled=False))
-    optimizer.register_step_post_hook(_DecayToShift(sk, decoupled=True))
+    optimizer.register_step_pre_hook(partial(_add_decay, sk, False))
+    optimizer.register_step_post_hook(partial(_add_decay, sk, True))
+    sk.optimizer_steps.decaying_to_shift.add(optimizer)
 
 
-class _DecayToShift:
+@torch.no_grad()
+def _add_decay(sk: Sparsifier, stepped: bool, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     """Before a step, -wd v joins the gradient; if decay is decoupled, lr wd v joins the weights after it."""
-
-    def __init__(self, sk: Sparsifier, decoupled: bool) -> None:
-        self.sk, self.decoupled = sk, decoupled
-
-    @torch.no_grad()
-    def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        for p, v, group in _decayed(self.sk, optimizer):
-            decoupled = isinstance(optimizer, optim.AdamW) or group.get("decoupled_weight_decay", False)
-            if p.grad is None or decoupled != self.decoupled:
-                continue
-            if decoupled:
-                p.add_(v, alpha=float(group["lr"]) * group["weight_decay"])
-            else:
-                p.grad.add_(v, alpha=(1 if group.get("maximize", False) else -1) * group["weight_decay"])
+    for p, v, group in _decayed(sk, optimizer):
+        decoupled = isinstance(optimizer, optim.AdamW) or group.get("decoupled_weight_decay", False)
+        if p.grad is None or decoupled != stepped:
+            continue
+        if decoupled:
+            p.add_(v, alpha=float(group["lr"]) * group["weight_decay"])
+        else:
+            p.grad.add_(v, alpha=(1 if group.get("maximize", False) else -1) * group["weight_decay"])
 
 
 def _decayed(sk: Sparsifier, optimizer: Optimizer) -> Iterator[tuple[Tensor, Tensor, dict[str, Any]]]:

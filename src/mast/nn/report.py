@@ -13,8 +13,8 @@ from mast.nn.costs import flops, latencies, measure
 from mast.nn.submodels import put_draw, recalibrate, small_model, warn_of_batch_norm, weight_draw
 from mast.nn.tensors.bound import BoundSketch
 from mast.nn.tensors.weights import Calibration
-from mast.nn.units.sketches import Structured
-from mast.nn.units.unit_map import BoundUnits, align_columns
+from mast.nn.units import BoundUnits, Structured
+from mast.nn.units.unit_map import align_columns
 from mast.plots import COLOURS, new_axes
 from mast.randomness import Key, Purpose
 from mast.sketches import Identity
@@ -266,7 +266,7 @@ def overview(sk: Sparsifier) -> str:
             known = shares[name] == shares[name]
             verdict = f"yes{units}" + (f", keeps {percent(shares[name])}" if known else "")
         else:
-            verdict = "no: " + sk.selection.others.get(name, "new since sparsify()")
+            verdict = "no: " + sk.unsketched.get(name, "new since sparsify()")
         rows.append((name, " x ".join(map(str, p.shape)) or "scalar", verdict))
     total = sum(p.numel() for p in sk.model.parameters())
     shift = "no shift" if sk.shift is None else "a shift"

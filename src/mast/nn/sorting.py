@@ -21,9 +21,8 @@ from mast.errors import ArgumentError, MastError
 from mast.nn.batches import Loss, with_first
 from mast.nn.importance import Importance
 from mast.nn.tensors.weights import refuse_sharded, unwrapped
-from mast.nn.units import Neurons, UnitMap, find_units
+from mast.nn.units import Neurons, UnitGroup, UnitMap, find_units
 from mast.nn.units.dependencies.examples import Example, compare_outputs
-from mast.nn.units.groups import UnitGroup
 from mast.sketches import RandK
 from mast.support.checks import Indices, check_int
 
@@ -123,9 +122,9 @@ def sort_by_scores(
     if not groups:
         return orders
     states = _states(optimizer, model, groups)
-    if problem := _problem(model, unit_map, groups, moved):
+    if problem := _permutation_problem(model, unit_map, groups, moved):
         for group in groups:
-            if own := _problem(model, unit_map, [group], moved):
+            if own := _permutation_problem(model, unit_map, [group], moved):
                 raise MastError(
                     f"the units of {group.name!r} cannot be sorted: {own}, because something tells them "
                     "apart by their number. Nothing was changed. mast.nn.elastic leaves them out with "
@@ -138,7 +137,9 @@ def sort_by_scores(
     return orders
 
 
-def _problem(model: nn.Module, unit_map: UnitMap, groups: Sequence[UnitGroup], orders: Orders) -> str:
+def _permutation_problem(
+    model: nn.Module, unit_map: UnitMap, groups: Sequence[UnitGroup], orders: Orders
+) -> str:
     """What is wrong with a copy of the model whose units are permuted, if anything is."""
     permuted = copy.deepcopy(model)
     permute(permuted, groups, orders)

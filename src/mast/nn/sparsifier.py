@@ -11,20 +11,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mast.errors import ArgumentError, BiasedSketchError, MastError
+from mast.nn.calls import Calls, sampled
 from mast.nn.files.deltas import save_delta
 from mast.nn.files.state import restore, state_of
 from mast.nn.files.submodels import save_draw
 from mast.nn.optimizers import OptimizerSteps
-from mast.nn.passes.calls import Calls
-from mast.nn.passes.explicit import sampled
 from mast.nn.submodels import BestDraw, best_submodel, make_submodel, pick, weight_draw
 from mast.nn.tensors.bound import BoundSketch, bind
 from mast.nn.tensors.selection import Selection, shifts_of
 from mast.nn.tensors.sparsified import SparsifiedWeights
 from mast.nn.tensors.top_share import PrunedWeights, TopShare
 from mast.nn.tensors.weights import Calibration, Shift, WatchedModel
-from mast.nn.units import Structured, UnitDraw, UnitMap, parse
-from mast.nn.units.unit_map import BoundUnits
+from mast.nn.units import BoundUnits, Structured, UnitDraw, UnitMap, parse
 from mast.nn.validation import signs_of_training, warn_of_checkpoints
 from mast.randomness import Key
 from mast.sketches import Constants, Sketch
@@ -33,8 +31,8 @@ from mast.sketches.lists import member_key
 
 if TYPE_CHECKING:
     from mast.nn.report import DensityReport
-    from mast.nn.row_optimizer import RowOptimizer
     from mast.nn.sorting import SortedUnits
+    from mast.nn.training import RowOptimizer
 
 
 class Sparsifier:
@@ -51,7 +49,8 @@ class Sparsifier:
     ) -> None:
         self.model, self._sketch = model, sketch
         self.unit_map = unit_map  #: of a structured sketch
-        self.selection, self.weights = selection, selection.weights
+        #: the sketched weights; of all other parameters, why they are not sketched
+        self.weights, self.unsketched = selection
         self.trained = signs_of_training(model)  #: why the weights look pretrained, if they do
         self.checks_submodels = False
         self.sorting: SortedUnits | None = None  #: of the units, by `elastic`
@@ -122,7 +121,7 @@ class Sparsifier:
     @property
     def dim(self) -> int:
         """How many weights are sketched."""
-        return self.selection.dim
+        return sum(w.count for w in self.weights)
 
     @property
     def density(self) -> float:
@@ -214,7 +213,7 @@ class Sparsifier:
         ...         net(torch.ones(4, 3)).square().mean().backward()
         ...     optimizer.step()
         """
-        from mast.nn.row_optimizer import RowOptimizer
+        from mast.nn.training import RowOptimizer
 
         self._row_optimizer = RowOptimizer(self, kind, **options)
         return self._row_optimizer

@@ -21,9 +21,8 @@ from mast.nn.tensors.bound import BoundSketch
 from mast.nn.tensors.sparsified import sparsify_tensor
 from mast.nn.tensors.torch_private import BatchNorm
 from mast.nn.tensors.weights import Calibration
-from mast.nn.units import UnitDraw
+from mast.nn.units import BoundUnits, UnitDraw
 from mast.nn.units.dependencies.examples import check_submodel
-from mast.nn.units.unit_map import BoundUnits
 from mast.randomness import Key
 from mast.sketches.draws import Draw, GridDraw, ModelDraw
 from mast.support.checks import check_int

@@ -11,7 +11,7 @@ except ImportError as error:
     raise ImportError("mast.nn.transformers needs Transformers: pip install transformers") from error
 
 from mast.nn.factory import SparsifyingCallback
-from mast.nn.files import state as saved_state
+from mast.nn.files.state import read_state, write_state
 from mast.sketches import Sketch
 
 
@@ -44,14 +44,14 @@ class TransformersCallback(SparsifyingCallback, TrainerCallback):
         sk = self._sparsify(kwargs["model"], args.process_index)
         if state.global_step > 0:
             folder = Path(self.resume_from or _folder(args, state))
-            saved_state.read(sk, folder, sk.node if self.per_rank else None)
+            read_state(sk, folder, sk.node if self.per_rank else None)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Add the state of the draws to the checkpoint."""
         if self._sk is not None and state.is_world_process_zero:
-            saved_state.write(self._sk, _folder(args, state))
+            write_state(self._sk, _folder(args, state))
 
 
 def _folder(args: TrainingArguments, state: TrainerState) -> Path:

@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 
 from mast.errors import ArgumentError
 from mast.nn.batches import Batch
+from mast.nn.calls import Call
 from mast.nn.optimizers import DECAY_KNOWN, decay_to_shift, decays_to_zero
-from mast.nn.passes.calls import Call
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
 from mast.nn.units.configurations import configurable

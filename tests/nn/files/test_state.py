@@ -69,7 +69,7 @@ def test_a_chosen_cut_goes_on_inside_its_period(models, loss_on, same, tmp_path,
     train(model, optimizer, loss_on, inputs[:2])  # the cut was chosen at step 0, the next is due at step 4
     model_state, optimizer_state = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     state = copy.deepcopy(sk.state_dict())
-    saved_state.write(sk, tmp_path)
+    saved_state.write_state(sk, tmp_path)
     train(model, optimizer, loss_on, inputs[2:])
 
     again, _ = models.cnn()
@@ -79,7 +79,7 @@ def test_a_chosen_cut_goes_on_inside_its_period(models, loss_on, same, tmp_path,
     other = make(again.parameters())
     other.load_state_dict(optimizer_state)
     if through_a_file:
-        saved_state.read(resumed, tmp_path)
+        saved_state.read_state(resumed, tmp_path)
     else:
         resumed.load_state_dict(state)
     train(again, other, loss_on, inputs[2:])
@@ -185,17 +185,17 @@ def test_files(models, tmp_path, loss_on):
     v = copy.deepcopy(dict(sk.shift))
     optimizer = make(model.parameters())
     train(model, optimizer, loss_on, inputs)
-    state.write(sk, tmp_path)
+    state.write_state(sk, tmp_path)
     assert sorted(f.name for f in tmp_path.iterdir()) == ["mast.safetensors"]
     sk.remove()
     again = mast.nn.sparsify(model, sk.sketch, shift="init")
-    state.read(again, tmp_path, node=5)
+    state.read_state(again, tmp_path, node=5)
     assert (again.seed, again.step, again.node) == (2, 4, 5)
     assert all(torch.equal(again.shift[name], v[name]) for name in v)
     file = tmp_path / "mast.safetensors"
     file.write_bytes(file.read_bytes().replace(b'\\"step\\":4', b'\\"step\\":5'))
     with pytest.raises(mast.MastError, match="damaged"):
-        state.read(again, tmp_path)
+        state.read_state(again, tmp_path)
     with pytest.raises(mast.MastError, match=r"has no .*mast\.safetensors"):
-        state.read(again, tmp_path / "absent")
+        state.read_state(again, tmp_path / "absent")
     assert np.isfinite(again.density)

@@ -84,7 +84,7 @@ def _first_difference(saved: Any, present: Any) -> str:
     return f"it was {saved}, is {present}"
 
 
-def write(sk: Sparsifier, folder: Path) -> None:
+def write_state(sk: Sparsifier, folder: Path) -> None:
     """The state as one file, mast.safetensors, that knows when it was changed."""
     state = state_of(sk)
     shift: dict[str, Tensor] | None = state.pop("shift")
@@ -93,8 +93,8 @@ def write(sk: Sparsifier, folder: Path) -> None:
     tensor_files.write(folder / FILE, KIND, FORMAT, description, (shift or {}) | choice)
 
 
-def read(sk: Sparsifier, folder: Path, node: int | None = None) -> None:
-    """Continue from a file that `write` made, perhaps as another node."""
+def read_state(sk: Sparsifier, folder: Path, node: int | None = None) -> None:
+    """Continue from a file that `write_state` made, perhaps as another node."""
     if not (folder / FILE).exists():
         raise ArgumentError(
             f"the checkpoint has no {folder / FILE}: it was saved without sparsified training"

@@ -145,7 +145,7 @@ class WeightCapacity(Capacity):
         self.layout = VectorLayout(model)
         self.dim = self.layout.dim
         self.sketch = sketch
-        self.weights = choose(model, where, keep or {}).weights
+        self.weights = choose(model, where, keep or {})[0]
         self.bound = bind(sketch, self.weights)
         self.stride = sketch.stride
         self.label = f"{repr(sketch).strip('<>')}, single weights"

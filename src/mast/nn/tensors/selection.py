@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from mast.errors import ArgumentError
 from mast.nn.tensors.torch_private import Conv, NormBase
 from mast.nn.tensors.weights import (
     Keep,
-    Place,
     Shift,
     Weight,
     Where,
@@ -39,21 +37,8 @@ _NORMS = (NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _NAMES_OF_WEIGHTS = re.compile(r"(^|_)(weights?|kernel|proj|w\d*)(_|$)", re.IGNORECASE)
 
 
-@dataclass
-class Selection:
-    """The sketched weights, and for all others the reason why not."""
-
-    weights: list[Weight] = field(default_factory=list)
-    others: dict[str, str] = field(default_factory=dict)
-
-    def add(self, name: str, p: Tensor, place: Place, keep: float | Array | None) -> None:
-        """One more weight to sketch."""
-        self.weights.append(Weight(name, p.shape, place, keep))
-
-    @property
-    def dim(self) -> int:
-        """How many coordinates are sketched."""
-        return sum(w.count for w in self.weights)
+#: the weights to sketch, and the reason why not for each other parameter
+Selection = tuple[list[Weight], dict[str, str]]
 
 
 def choose(model: nn.Module, where: Where | None, keep: Mapping[str, Keep]) -> Selection:
@@ -64,7 +49,7 @@ def choose(model: nn.Module, where: Where | None, keep: Mapping[str, Keep]) -> S
     wanted = predicate(model, where)
     places = {id(p): place for place, p in registered(model)}
     factors = _factors(model)
-    selection = Selection()
+    weights, others = list[Weight](), dict[str, str]()
     for name, p in model.named_parameters():
         reason = _unfit(name, p, explicit=where is not None and wanted(name, p)) or (
             "" if wanted(name, p) else _why_not(p, where)
@@ -78,7 +63,7 @@ def choose(model: nn.Module, where: Where | None, keep: Mapping[str, Keep]) -> S
         if not reason and _is_one(probability):
             reason = "keep = 1"
         if reason:
-            selection.others[name] = reason
+            others[name] = reason
         elif id(p) in factors:
             raise ArgumentError(
                 f"the parameter {name!r} is a factor of a parametrized weight ({factors[id(p)]}): a sketch "
@@ -86,19 +71,19 @@ def choose(model: nn.Module, where: Where | None, keep: Mapping[str, Keep]) -> S
                 f"sparsify(), or leave the parameter out with keep={{{name!r}: 1}}"
             )
         else:
-            selection.add(name, p, places[id(p)], probability)
+            weights.append(Weight(name, p.shape, places[id(p)], probability))
     for pattern, share in shares.items():
         matched = fnmatch.filter(names, pattern)
-        if not _is_one(share) and not any(w.name in matched for w in selection.weights):
+        if not _is_one(share) and not any(w.name in matched for w in weights):
             raise ArgumentError(
                 f"keep: {pattern!r} matches only parameters that are not sketched ({some(matched)}): name "
                 "them in where= as well"
             )
-    if not selection.weights:
-        reasons = "; ".join(sorted(set(selection.others.values()))) or "it has none at all"
+    if not weights:
+        reasons = "; ".join(sorted(set(others.values()))) or "it has none at all"
         raise ArgumentError(f"the model has no parameter to sketch ({reasons})")
-    refuse_equal_codes([w.name for w in selection.weights])
-    return selection
+    refuse_equal_codes([w.name for w in weights])
+    return weights, others
 
 
 def predicate(model: nn.Module, where: Where | None) -> Callable[[str, nn.Parameter], bool]:

@@ -175,37 +175,39 @@ def in_backward() -> bool:
     return bool(graph_task_id() != -1)
 
 
-def go_back_early(y: Tensor) -> Tensor:
-    """Let backward passes go through the function that made y as soon as the gradient of y is there.
-
-    Passes go back in the opposite order of forward. Functions that were all called before the model ran would
-    be last, and all their gradients would wait for them.
-    """
-    y.grad_fn._set_sequence_nr(1 << 62)  # type: ignore[union-attr]
-    return y
-
-
 class SketchedWeight(torch.autograd.Function):
-    """y as a function of x in autograd's graph: forward gives y, which is known already; backward is S'g.
+    """S x in autograd's graph, given as two functions: of x, and of the gradient g, which make S x and S'g.
 
-    What is kept is an attribute, not a saved tensor, so that several backward passes may go through
-    one node, as they do when gradients are accumulated over batches.
+    What is kept is in a function, not a saved tensor, so that several backward passes may go through
+    one node, as they do when gradients are accumulated over batches. What the first function returns shares
+    the version counter of x, or of its own memory, so that a change before backward() is noticed.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, y: SparsifiedWeight, memory: Memory, observe: Callable[[Tensor], None] | None
+        ctx: Any, x: Tensor, sketched: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """The known values. They share their memory's version counter, so that overwriting it is noticed."""
-        ctx.kept, ctx.memory, ctx.observe = y.kept, memory, observe
-        return y.numbers.detach()
+        """S x."""
+        ctx.adjoint = adjoint
+        return sketched(x.detach())
 
     @staticmethod
-    def backward(ctx: Any, *g: Tensor) -> tuple[Tensor, None, None, None]:
-        """S'g. A cut that is chosen by curvature looks at g first."""
-        if ctx.observe is not None:
-            ctx.observe(g[0])
-        return adjoint(ctx.kept, g[0], ctx.memory), None, None, None
+    def backward(ctx: Any, *g: Tensor) -> tuple[Tensor, None, None]:
+        """S'g."""
+        return ctx.adjoint(g[0]), None, None
+
+
+def sketched_node(
+    x: Tensor, sketched: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """A `SketchedWeight` that backward passes go through as soon as its gradient is there.
+
+    Passes go back in the opposite order of forward. Functions that were all called before the model ran would
+    be last, and all their gradients would wait for them.
+    """
+    y: Tensor = SketchedWeight.apply(x, sketched, adjoint)  # type: ignore[no-untyped-call]
+    y.grad_fn._set_sequence_nr(1 << 62)  # type: ignore[union-attr]
+    return y
 
 
 def changed_since(what: str) -> str:
@@ -218,7 +220,7 @@ def changed_since(what: str) -> str:
 
 
 @dataclass
-class SparsifiedWeight:
+class CachedWeight:
     """One weight's y: the numbers, what made them, and their node in autograd's graph, if one was needed."""
 
     stamp: tuple[Any, ...]
@@ -250,7 +252,7 @@ class SparsifiedWeights:
 
     def forget(self) -> None:
         """The draw has changed: nothing made so far is valid."""
-        self._made: list[SparsifiedWeight | None] = [None] * len(self.weights)
+        self._made: list[CachedWeight | None] = [None] * len(self.weights)
         self.changed_in.clear()
 
     def forget_all(self) -> None:
@@ -282,11 +284,18 @@ class SparsifiedWeights:
         if not (torch.is_grad_enabled() and p.requires_grad):
             return y.numbers
         if y.node is None:
-            apply: Any = SketchedWeight.apply
-            y.node = go_back_early(apply(p, y, self._for_gradients[number], self.bound.observer(number)))
+            known, kept, memory = y.numbers, y.kept, self._for_gradients[number]
+            observe = self.bound.observer(number)
+
+            def send_back(g: Tensor) -> Tensor:
+                if observe is not None:  # a choice by curvature looks at g itself
+                    observe(g)
+                return adjoint(kept, g, memory)
+
+            y.node = sketched_node(p, lambda _: known.detach(), send_back)
         return y.node
 
-    def current(self, number: int, key: Key) -> SparsifiedWeight:
+    def current(self, number: int, key: Key) -> CachedWeight:
         """The numbers of a draw, made now unless they were, and x has not changed since."""
         p = self.weights[number].parameter
         stamp = (key, id(p), p.data_ptr(), p._version, p.device, p.dtype)
@@ -299,10 +308,10 @@ class SparsifiedWeights:
             raise MastError(changed_since(repr(self.weights[number].name)))
         if y is not None and y.stamp[0] == key:
             self.changed_in.add(self.forward_pass)
-        y = self._made[number] = SparsifiedWeight(stamp, *self._make(number, p, key), self.forward_pass)
+        y = self._made[number] = CachedWeight(stamp, *self._make(number, p, key), self.forward_pass)
         return y
 
-    def _compared(self, number: int, p: Tensor, known: SparsifiedWeight) -> SparsifiedWeight:
+    def _compared(self, number: int, p: Tensor, known: CachedWeight) -> CachedWeight:
         """What was made for an earlier pass, unless x was changed since behind autograd's back (p.data)."""
         with torch.inference_mode(False), torch.no_grad():
             x = p.detach()
@@ -313,7 +322,7 @@ class SparsifiedWeights:
             return known
         self.changed_in.add(self.forward_pass)
         self._memory[number] = (numbers, known.kept)  # graphs of the earlier pass keep the old memory
-        y = self._made[number] = SparsifiedWeight(known.stamp, numbers, known.kept, self.forward_pass)
+        y = self._made[number] = CachedWeight(known.stamp, numbers, known.kept, self.forward_pass)
         return y
 
     def _make(self, number: int, p: Tensor, key: Key) -> tuple[Tensor, Draw]:

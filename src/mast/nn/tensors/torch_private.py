@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim import Optimizer
 
 from mast.errors import MissingExtraError
 
@@ -40,27 +38,25 @@ except ImportError as error:
 __all__ = [
     "ATTRIBUTES", "BILINEAR", "FSDP_MARK", "BatchNorm", "Conv", "ConvTranspose", "NormBase",
     "OperationMode", "compiler_callback", "graph_task_id", "holders", "make_parameter", "plain_kernels",
-    "tree_leaves",
+    "tree_leaves", "without_fast_path",
 ]  # fmt: skip
 
 ATTRIBUTES = {
     "Module": ("_parameters", "_buffers", "_modules", "_forward_pre_hooks", "_forward_hooks", "_call_impl",
                "_compiled_call_impl"),
     "Tensor": ("_version",),
-    "Optimizer": ("_optimizer_step_pre_hooks",),
     "UntypedStorage": ("_cdata",),
     "Node": ("_set_sequence_nr",),
 }  # fmt: skip
 
 
 def _look_for_attributes() -> None:
-    """Refuse a PyTorch without one of them. Making an optimizer to look at would load the compiler."""
+    """Refuse a PyTorch without one of them."""
     with torch.inference_mode(False), torch.enable_grad():  # wherever the import stands
         node = torch.ones(1, requires_grad=True).clone().grad_fn
     for kind, example, names in (
         ("torch.nn.Module", torch.nn.Module(), ATTRIBUTES["Module"]),
         ("torch.Tensor", torch.Tensor, (*ATTRIBUTES["Tensor"], "_make_subclass")),
-        ("torch.optim.Optimizer", SimpleNamespace(**Optimizer.__annotations__), ATTRIBUTES["Optimizer"]),
         ("torch.UntypedStorage", torch.UntypedStorage, ATTRIBUTES["UntypedStorage"]),
         ("torch._C", torch._C, ("_current_graph_task_id", "_get_mkldnn_enabled", "_set_mkldnn_enabled")),
         ("torch.ops.aten", torch.ops.aten, ("_trilinear",)),
@@ -103,13 +99,23 @@ class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def plain_kernels() -> Iterator[None]:
-    """Without fused kernels that hide what they do with heads and hidden units."""
-    fast, mkldnn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
+def without_fast_path() -> Iterator[None]:
+    """Without torch's kernel for whole encoder layers, which calls none of their modules."""
+    fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    torch._C._set_mkldnn_enabled(False)
     try:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Without fused kernels that hide what they do with heads and hidden units."""
+    mkldnn = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        with without_fast_path():
+            yield
+    finally:
         torch._C._set_mkldnn_enabled(mkldnn)

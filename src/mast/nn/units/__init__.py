@@ -4,6 +4,7 @@
 `Neurons, Layers`   the sketches, over units and over residual branches
 `find_units`        the units of a model, found by running it on an example
 `UnitMap`           all of them; a `UnitGroup` has the units of one or several layers that are cut together
+`BoundUnits`        a sketch over them: the key of a step becomes a `UnitDraw`
 `UnitDraw`          one draw: the kept units of each group, and their scales
 `Cut`               the slices that a draw leaves: values in, a small dense model and its gradient out
 ==================  =====================================================================================
@@ -17,9 +18,10 @@ from mast.nn.units.cuts import Cut
 from mast.nn.units.dependencies.search import find_units
 from mast.nn.units.groups import UnitDraw, UnitGroup
 from mast.nn.units.sketches import Layers, Neurons, Structured, parse
-from mast.nn.units.unit_map import UnitMap
+from mast.nn.units.unit_map import BoundUnits, UnitMap
 
 __all__ = [
+    "BoundUnits",
     "Cut",
     "Layers",
     "Neurons",

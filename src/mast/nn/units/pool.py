@@ -1,8 +1,8 @@
 """A pool: one small model that takes the kept weights of one draw after the other.
 
-Where a `CompiledCut` can move the weights, its modules stay the same and so does the memory of the weights.
-The parameters are new ones each time: a graph that is still alive keeps the shape of the old, and hooks on
-them end with the step. Elsewhere each step has a new small model.
+Its modules stay the same, and where a `CompiledCut` can move the weights so does the memory of these. The
+parameters are new ones each time: a graph that is still needed keeps the shape of the old, and hooks on them
+end with the step. Only dropped branches, which are modules that are not there, make a new model each time.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ class Pool:
 
     def __init__(self, unit_map: UnitMap, whole: nn.Module) -> None:
         self.unit_map, self._source = unit_map, whole
-        self._model = self._same = copy_with(unit_map.skeleton, lambda _, t: torch.empty(0, dtype=t.dtype))
-        SubmodelSizes(heads=dict.fromkeys(unit_map.heads, ())).replace_modules(self._same)
+        self._model = copy_with(unit_map.skeleton, lambda _, t: torch.empty(0, dtype=t.dtype))
+        SubmodelSizes(heads=dict.fromkeys(unit_map.heads, ())).replace_modules(self._model)
         #: the parameters of the present small model, by name
         self.parameters: dict[str, nn.Parameter] = dict(self._model.named_parameters())
         self._names = unit_map.parameters
         first = {id(p): name for name, p in self.parameters.items()}  # of all the names that it has
         self._homes: list[Home] = [
             (first[id(p)], module._parameters, key)
-            for module in self._same.modules()
+            for module in self._model.modules()
             for key, p in module._parameters.items()
             if p is not None
         ]
         # Where the whole model keeps its tensors: looking them up there finds replaced ones, too.
-        self._whole = _homes(whole, "_parameters", self._names)
-        self._whole_buffers = _homes(whole, "_buffers", [name for name, _ in whole.named_buffers()])
+        self._whole = _homes_by_name(whole, "_parameters", self._names)
+        self._whole_buffers = _homes_by_name(whole, "_buffers", [name for name, _ in whole.named_buffers()])
         self._compiled = _compiled_cut(unit_map)
         # Modules that have to be told of each draw: attention of its heads, recurrent ones of new parameters.
-        self._tells = any(isinstance(m, nn.RNNBase | HeadsAttention) for m in self._same.modules())
+        self._tells = any(isinstance(m, nn.RNNBase | HeadsAttention) for m in self._model.modules())
         self._views: list[Tensor] | None = None  # of the present small model, if kernels have made it
         self._fitted: list[Tensor] | None = None  # those whose sizes the modules were told last
 
@@ -67,15 +67,20 @@ class Pool:
 
     def model(self, draw: UnitDraw, units: KeptUnits | None) -> nn.Module:
         """The small model with the weights y = S x and the kept entries of the buffers."""
-        self.cut = Cut(self.unit_map, draw)
-        x = [home[key] for _, home, key in self._whole]
-        views = self._compiled.gather(units, x) if self._compiled is not None and units is not None else None
-        self._views = views
-        if views is None:
+        self.cut = self.unit_map.cut(draw)
+        if self.unit_map.branches:
             self._model = self.cut.module_of(self._source)
             self.parameters = dict(self._model.named_parameters())
             return self._model
-        self._model = self._same
+        x = [home[key] for _, home, key in self._whole]
+        self._views = None
+        if self._compiled is not None and units is not None:
+            self._views = self._compiled.gather(units, x)
+        views = self._views
+        if views is None:
+            y = self.cut.scaled(self.cut.gather(self._source))
+            pairs = zip(self._names, x, strict=True)
+            views = [self.cut.parameters.of(y, name).to(t.dtype) for name, t in pairs]
         self.parameters = {
             name: make_parameter(nn.Parameter, view, t.requires_grad)
             for name, view, t in zip(self._names, views, x, strict=True)
@@ -174,7 +179,7 @@ def _compiled_cut(unit_map: UnitMap) -> CompiledCut | None:
     return CompiledCut(shapes, unit_map.segments, [group.units for group in unit_map.groups])
 
 
-def _homes(model: nn.Module, kind: str, names: list[str]) -> list[Home]:
+def _homes_by_name(model: nn.Module, kind: str, names: list[str]) -> list[Home]:
     found = []
     for name in names:
         owner, _, key = name.rpartition(".")

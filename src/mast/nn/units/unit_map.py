@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mast.errors import ArgumentError, MastError
 from mast.nn.tensors.bound import BoundSketch
 from mast.nn.tensors.selection import Selection
-from mast.nn.tensors.weights import name_index, refuse_sharded, registered
+from mast.nn.tensors.weights import Weight, name_index, refuse_sharded, registered
 from mast.nn.units.cuts import Cut, copy_with
 from mast.nn.units.groups import Segment, UnitDraw, UnitGroup, segments_of
 from mast.nn.units.sketches import Neurons, Structured
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from mast.nn.units.dependencies.examples import Example
     from mast.nn.units.dependencies.grouping import ModuleLength
     from mast.nn.units.dependencies.residual import Branch
+
+
+REMEMBERED = 32  #: draws for which what is made of them is kept: the sizes of a list come again and again
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class ScaledParameter:
 class UnitMap:
     """The units of a model that a structured sketch draws from. Made by `find_units`.
 
-    Units are hidden ones, in one group per set of dimensions that have to be cut alike, or residual
+    Units are hidden ones, in one group per set of dimensions that are cut together, or residual
     `branches`, in one group, in the order in which they are computed.
     """
 
@@ -82,6 +85,7 @@ class UnitMap:
     ) -> None:
         """Take these groups, with the numbers in modules that follow from their units, or these branches."""
         self.groups, self.branches = list(groups), list(branches)
+        self._cuts: dict[Hashable, Cut] = {}  # the last ones, by what their draws keep
         names = {group.name for group in groups}
         #: numbers in modules that follow from the units
         self.lengths = [length for length in lengths if any(name in names for name, _ in length.runs)]
@@ -131,14 +135,21 @@ class UnitMap:
         return BoundUnits(inner, self.groups, self.scaled, uniform)
 
     def cut(self, draw: UnitDraw) -> Cut:
-        """The slices that a draw leaves."""
+        """The slices that a draw leaves; those of equal draws are one object."""
         for group in self.groups:
             found = draw.get(group.name)
             if found is None or found.dim != group.units:
                 raise ArgumentError(
                     f"this draw is of another model: it does not fit the units of {group.name!r}"
                 )
-        return Cut(self, draw)
+        signature = signature_of(draw)
+        cut = self._cuts.get(signature)
+        if cut is None:
+            if len(self._cuts) >= REMEMBERED:
+                oldest = list(self._cuts)[0]  # noqa: RUF015 (threads may be here at the same time)
+                self._cuts.pop(oldest, None)
+            cut = self._cuts[signature] = Cut(self, draw)
+        return cut
 
     def present(self, draw: UnitDraw) -> list[DiagonalDraw]:
         """The units of each group in the small model of a draw.
@@ -171,21 +182,22 @@ class UnitMap:
         places = {id(p): place for place, p in registered(model)}
         scaled = {s.tensor: s for s in self.scaled}
         made = {a.tensor: group.name for group in self.groups for a in group.producers}
-        selection = Selection()
+        weights, others = list[Weight](), dict[str, str]()
         for name, p in model.named_parameters():
             if name not in scaled:
                 reason = "its weights do not leave the units that are drawn"
                 if name in made:
                     reason = f"it makes the units of {made[name]}, and what takes them has the scales"
-                selection.others[name] = self.excluded.get(name, reason)
+                others[name] = self.excluded.get(name, reason)
                 continue
             if p.is_meta:
                 raise ArgumentError(
                     f"the parameter {name!r} is on the meta device: materialise the model first"
                 )
             refuse_sharded(name, p)
-            selection.add(name, p, places[id(p)], self.groups[scaled[name].group].keep)
-        return selection
+            keep = self.groups[scaled[name].group].keep
+            weights.append(Weight(name, p.shape, places[id(p)], keep))
+        return weights, others
 
     def consumed_by(self, tensor: str) -> list[str]:
         """The names of the groups whose units a parameter takes; none of branches."""
@@ -289,6 +301,11 @@ class BoundUnits(BoundSketch):
         """Of S over the outgoing weights: the largest L_D and L_max and the smallest mu_D of the groups."""
         found = [s.constants(group.units) for s, group in zip(self.sketches, self.groups, strict=True)]
         return Constants.of_parts(found)
+
+
+def signature_of(draw: UnitDraw) -> Hashable:
+    """What a draw keeps, to look up what was made of an equal one."""
+    return tuple((name, kept.indices.tobytes(), kept.scales.tobytes()) for name, kept in draw.items())
 
 
 def _of_group(sketch: Sketch, group: UnitGroup) -> Sketch:

@@ -123,12 +123,7 @@ class Deterministic(OperationMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._calls = 0
-
-    @property
-    def random(self) -> bool:
-        """Whether anything but dropout drew numbers."""
-        return self._calls > 0
+        self.calls = 0  # of operations, other than dropout, that drew numbers
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -138,8 +133,8 @@ class Deterministic(OperationMode):
         if func is aten.bernoulli_.float:
             return args[0].fill_(args[1] if len(args) > 1 else (kwargs or {}).get("p", 0.5))
         if torch.Tag.nondeterministic_seeded in func.tags:
-            self._calls += 1
-            seed_generators(self._calls)
+            self.calls += 1
+            seed_generators(self.calls)
         return func(*args, **(kwargs or {}))
 
 
@@ -154,7 +149,7 @@ def outputs_of(
     with fork_generators(), torch.no_grad(), Deterministic() as mode:
         seed_generators(0)  # some models draw with NumPy before anything else
         found = functional_call(twin, dict(values), example.args, dict(example.options))
-    return [t.detach() for t in tensors_in(found) if t.is_floating_point()], mode.random
+    return [t.detach() for t in tensors_in(found) if t.is_floating_point()], mode.calls > 0
 
 
 def largest_difference(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:

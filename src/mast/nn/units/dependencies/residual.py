@@ -58,7 +58,7 @@ def find_branches(model: nn.Module, example: Example) -> tuple[list[Branch], dic
     others: dict[str, str] = {}
     for output, addition, _ in _branch_ends(record.operations):
         weights = tuple(sorted(set(record.operations[output].last_weights), key=order.__getitem__))
-        reason = _problem(record, output, weights)
+        reason = _why_unscalable(record, output, weights)
         if weights and reason:
             others[weights[0]] = reason
         elif weights:
@@ -191,7 +191,7 @@ def _addends(
         yield branch, addition
 
 
-def _problem(record: Recording, output: int, weights: tuple[str, ...]) -> str:
+def _why_unscalable(record: Recording, output: int, weights: tuple[str, ...]) -> str:
     """Why the last weights of a branch cannot carry the scale of a branch."""
     for name in weights:
         if len(record.uses[name]) > 1:

@@ -249,7 +249,7 @@ def _wrong_groups(
 
     def try_all(some: Sequence[UnitGroup]) -> None:
         unit_map.set_groups([*good, *some], lengths)
-        message = submodel_problem(unit_map, model, _uneven(unit_map.groups), examples)
+        message = submodel_problem(unit_map, model, _trial_draw(unit_map.groups), examples)
         if not message:
             good.extend(some)
         elif len(some) == 1:
@@ -263,7 +263,7 @@ def _wrong_groups(
     return wrong
 
 
-def _uneven(groups: Sequence[UnitGroup]) -> UnitDraw:
+def _trial_draw(groups: Sequence[UnitGroup]) -> UnitDraw:
     """A draw that keeps another share of each group, with a scale of its own on each unit."""
     kept = {}
     for number, group in enumerate(groups):

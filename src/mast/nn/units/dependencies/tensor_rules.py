@@ -299,12 +299,19 @@ def mix_along(position: int | None = 1, last: int = 0) -> Rule:
         dims = list(range(x.dim() - last, x.dim()))
         if position is not None:
             dims = _dims(args[position] if len(args) > position else options.get("dim", -1), x.dim())
-        labels = trace.coupled_along(x, dims, "acts on all of them together")
-        for result in tensors(out):
-            arrays = [trace.core(array) for array in labels.arrays]
-            trace.set_labels(result, Labels([core.expand(result.shape) for core in arrays]))
+        _mix(trace, x, dims, "acts on all of them together", out)
 
     return rule
+
+
+def _mix(trace: DependencyTrace, x: Tensor, dims: list[int], verb: str, out: Any) -> None:
+    """Couple what lies along these dimensions, which the results may be without."""
+    labels = trace.coupled_along(x, dims, verb)
+    for result in tensors(out):
+        cores = [trace.core(array) for array in labels.arrays]
+        if result.dim() != x.dim():
+            cores = [core.reshape([n for d, n in enumerate(core.shape) if d not in dims]) for core in cores]
+        trace.set_labels(result, Labels([core.expand(result.shape) for core in cores]))
 
 
 def reduce(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
@@ -319,16 +326,7 @@ def reduce(trace: DependencyTrace, func: Any, args: Arguments, options: Options,
         return
     if func.overloadpacket is aten.linalg_vector_norm:
         second = args[2] if len(args) > 2 else options.get("dim")
-    dims = _dims(second, x.dim())
-    labels = trace.coupled_along(x, dims, "sums or compares them")
-    for result in tensors(out):
-        arrays = []
-        for array in labels.arrays:
-            core = trace.core(array)
-            if result.dim() != x.dim():
-                core = core.reshape([n for d, n in enumerate(core.shape) if d not in dims])
-            arrays.append(core.expand(result.shape))
-        trace.set_labels(result, Labels(arrays))
+    _mix(trace, x, _dims(second, x.dim()), "sums or compares them", out)
 
 
 def _dims(dims: Any, rank: int) -> list[int]:

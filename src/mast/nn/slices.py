@@ -14,22 +14,22 @@ call that is sliced.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mast.nn.tensors.sparsified import Memory, go_back_early, times, wide
+from mast.nn.tensors.sparsified import Memory, sketched_node, times, wide
 from mast.nn.tensors.weights import Place, Weight, find, registered
 from mast.nn.units import UnitDraw, UnitMap
-from mast.nn.units.unit_map import kept_along
+from mast.nn.units.unit_map import REMEMBERED, kept_along, signature_of
 from mast.sketches import DiagonalDraw
 from mast.support.checks import Array, Indices
 
-_REMEMBERED = 32  # draws whose slices are known
 _MOST_RANGES = 8  # along a dimension: q, k and v of a fused weight are three
 
 Ranges = tuple[tuple[int, int], ...]  # first entry and length
@@ -93,21 +93,6 @@ class Slice:
         return x
 
 
-class SlicedWeight(torch.autograd.Function):
-    """The kept slice of a weight; backward is S'g."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, kept: Slice) -> Tensor:
-        """A view shares x's version counter, so that a step between forward and backward is noticed."""
-        ctx.kept, ctx.whole = kept, x.detach()
-        return kept.take(ctx.whole)
-
-    @staticmethod
-    def backward(ctx: Any, *g: Tensor) -> tuple[Tensor, None]:
-        """S'g."""
-        return ctx.kept.give_back(g[0], ctx.whole), None
-
-
 @dataclass(eq=False)
 class SlicedModel:
     """One draw's slices: where they go, and the sizes that modules have to be told meanwhile."""
@@ -133,7 +118,7 @@ class SlicedModel:
             if not (torch.is_grad_enabled() and y.requires_grad):
                 found[id(t)] = kept.take(y.detach())
             elif kept.changes:
-                found[id(t)] = go_back_early(SlicedWeight.apply(y, kept))  # type: ignore[no-untyped-call]
+                found[id(t)] = sketched_node(y, kept.take, partial(kept.give_back, like=y.detach()))
             else:
                 found[id(t)] = y
         return [found[id(t)] for t in held]
@@ -154,7 +139,7 @@ class Slices:
         heads = [i for i, group in enumerate(unit_map.groups) if group.name in unit_map.heads.values()]
         carried = {s.tensor for s in unit_map.scaled for p in s.segments if p.group in heads}
         self._masked = {name: i for i, name in enumerate(sketched) if name in carried}
-        self._known: dict[bytes, SlicedModel | None] = {}
+        self._known: dict[Hashable, SlicedModel | None] = {}
         self._memory: dict[str, Memory] = {}  # by tensor: all draws share it
 
     def of(self, draw: UnitDraw) -> SlicedModel | None:
@@ -163,9 +148,9 @@ class Slices:
             return None
         if any(kept.count and kept.indices[-1] - kept.indices[0] >= kept.count for kept in draw.values()):
             return None
-        signature = b"".join(a.tobytes() for kept in draw.values() for a in (kept.indices, kept.scales))
+        signature = signature_of(draw)
         if signature not in self._known:
-            if len(self._known) >= _REMEMBERED:
+            if len(self._known) >= REMEMBERED:
                 self._known.pop(next(iter(self._known)))
             self._known[signature] = self._make(draw)
         return self._known[signature]

@@ -13,23 +13,40 @@ checkpointing repeats during backward(): they find the same y as the first time.
 
 The calls are intercepted in the slot that `nn.Module.compile` uses, which `__call__` consults and which is
 left out when a module is copied or pickled: copies of the model are plain models. `torch.compile` around
-the model would bypass the slot, or trace the draw into a constant, and is refused; in the explicit form
-(`sk.sample`), where parameters themselves hold y, it works.
+the model would bypass the slot, or trace the draw into a constant, and is refused.
+
+In the explicit form, inside ``with sk.sample(step)``, the parameters themselves hold y, and compiled models
+work. Their memory is exchanged for that of y (x is never overwritten), and hooks turn each gradient that
+arrives into S'g. The context has to cover backward(); what would go wrong silently is refused:
+
+- `state_dict()` inside gives x, `copy.deepcopy` and pickling inside raise;
+- backward() outside of the context, of a forward pass inside, raises;
+- `optimizer.step()` inside, or any other change in place, raises: it would be lost.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 from mast.errors import MastError
-from mast.nn.passes.slices import ModuleSizes, SlicedModel, Slices
-from mast.nn.tensors.sparsified import changed_since, in_backward
-from mast.nn.tensors.torch_private import compiler_callback
-from mast.nn.tensors.weights import Place, find
+from mast.nn.slices import ModuleSizes, SlicedModel, Slices
+from mast.nn.tensors.sparsified import (
+    CachedWeight,
+    SparsifiedWeights,
+    adjoint,
+    changed_since,
+    in_backward,
+)
+from mast.nn.tensors.torch_private import compiler_callback, tree_leaves
+from mast.nn.tensors.weights import Hook, Place, WatchedModel, Weight, find
 from mast.randomness import Key
 
 if TYPE_CHECKING:
@@ -55,12 +72,8 @@ def _being_compiled() -> bool:
 _MANY_CHANGES = 3
 
 
-class LastPass(NamedTuple):
-    """What the last forward pass of the model computed with."""
-
-    key: Key
-    sliced: SlicedModel | None
-    versions: list[int]  # of the parameters that were sliced
+# What a forward pass of the model computed with: a key, its slices, and the versions of what was sliced.
+Pass = tuple[Key, SlicedModel | None, list[int]]
 
 
 class Calls:
@@ -77,7 +90,7 @@ class Calls:
         self.slices = None if sk.unit_map is None else Slices(sk.model, sk.unit_map, names)
         self._sliced: SlicedModel | None = None  # the slices that the places hold, if it is slices
         self._sizes: ModuleSizes = []  # of modules, before they were told those of the slices
-        self._last: LastPass | None = None
+        self._last: Pass | None = None
         places = find(sk.model, sk.weights)
         calls = {
             module: Call(module, own, self)
@@ -134,7 +147,7 @@ class Calls:
         """What the whole model computes with, and a part of it that is computed again during backward()."""
         if self.slices is None or self.values.shift is not None:
             return None
-        again = in_backward() and self._last is not None and self._last.sliced is not None
+        again = in_backward() and self._last is not None and self._last[1] is not None
         if call.module is self.model or again:
             return self.slices.of(self.sk.draw())
         return None
@@ -142,11 +155,11 @@ class Calls:
     def _note(self, sliced: SlicedModel | None, held: list[Any]) -> None:
         """Remember this pass, and compare it with the one that it repeats, or that shares its draw."""
         versions = [t._version for t in held if isinstance(t, nn.Parameter)] if sliced is not None else []
-        now, last = LastPass(self.values.drawn, sliced, versions), self._last
-        if last is not None and sliced is not None and last.sliced is not None and now != last:
+        now, last = (self.values.drawn, sliced, versions), self._last
+        if last is not None and sliced is not None and last[1] is not None and now != last:
             if in_backward():
                 raise MastError(changed_since("the model"))
-            if now.key == last.key:
+            if self.values.drawn == last[0]:
                 self.values.changed_in.add(self.values.forward_pass)
         if not in_backward():
             self._last = now
@@ -202,3 +215,85 @@ class Call:
 
     def __reduce__(self) -> Any:
         return type(None), ()
+
+
+# ---- the explicit form -----------------------------------------------------------------------------
+
+
+@contextmanager
+def sampled(watched: WatchedModel, values: SparsifiedWeights, key: Key) -> Iterator[None]:
+    """With the parameters holding the y of a key, and their gradients multiplied by S'."""
+    watched.check("sk.sample() cannot be used inside another, or")
+    values.forward_pass += 1
+    y = [values.current(number, key) for number in range(len(values.weights))]
+    watched.sampling = watched.used = True
+    try:
+        with _exchanged(watched.model, values.weights, y):
+            yield
+    except BaseException:
+        values.forget_all()
+        raise
+    finally:
+        watched.sampling = False
+        values.forget()
+
+
+@contextmanager
+def _exchanged(model: nn.Module, weights: Sequence[Weight], y: Sequence[CachedWeight]) -> Iterator[None]:
+    parameters = [w.parameter for w in weights]
+    originals, sparsified = [p.data for p in parameters], [each.numbers for each in y]
+    hooks, closed = ExitStack(), False
+
+    def hold(memory: list[Tensor], *_: Any) -> None:
+        for p, tensor in zip(parameters, memory, strict=True):
+            p.data = tensor
+
+    def notice_late(g: Tensor) -> None:
+        if closed:
+            raise MastError("backward() of a forward pass inside sk.sample() must be called inside it too")
+
+    def watch_backward(module: nn.Module, args: Any, output: Any) -> None:
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, Tensor) and leaf.requires_grad:
+                leaf.register_hook(notice_late)  # type: ignore[no-untyped-call]
+
+    try:
+        hold(sparsified)
+        for p, each in zip(parameters, y, strict=True):
+            increment_version(p)  # autograd then refuses graphs of x inside the context
+            if p.requires_grad:
+                hooks.enter_context(p.register_hook(partial(adjoint, each.kept)))  # type: ignore[no-untyped-call]
+        to_x, to_y = (_Uncopyable(partial(hold, memory)) for memory in (originals, sparsified))
+        for module in model.modules():  # state_dict() gives x
+            hooks.enter_context(module.register_state_dict_pre_hook(to_x))  # type: ignore[no-untyped-call]
+            hooks.enter_context(module.register_state_dict_post_hook(to_y))  # type: ignore[no-untyped-call]
+        hooks.enter_context(model.register_forward_hook(_Uncopyable(watch_backward)))
+        torch.clear_autocast_cache()
+        versions = [p._version for p in parameters]
+        yield
+        for w, p, version in zip(weights, parameters, versions, strict=True):
+            if p._version != version:
+                raise MastError(
+                    f"the parameter {w.name!r} was changed inside sk.sample(): it holds sparsified weights "
+                    "there, and the change is lost. Change parameters (optimizer.step()) after the context"
+                )
+    finally:
+        closed = True
+        hooks.close()
+        hold(originals)
+        for p in parameters:
+            increment_version(p)  # and graphs of y outside of it
+        torch.clear_autocast_cache()
+
+
+class _Uncopyable(Hook):
+    """A hook in a model inside sk.sample(), whose copy would hold sparsified weights as if they were x."""
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        raise MastError(
+            "the model cannot be copied or pickled inside sk.sample(), where it holds sparsified weights: "
+            "do it outside, or use sk.submodel()"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        self.__deepcopy__(None)
