@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mast.errors import NoGuaranteeError
-
-Array = NDArray[np.float64]
+from mast.support.arrays import Array
 
 MOST_ITERATIONS = 2**200
 
