@@ -178,7 +178,7 @@ def make(method: str | Method, options: Mapping[str, Any]) -> Method:
 # ---- the numbers that statements need ----------------------------------------------------------------------
 
 
-def constants_of(problem: Problem) -> dict[str, float]:
+def constants_of(problem: Problem) -> dict[str, Any]:
     """L_f, mu_f, L_D, mu_D and L_max, by the names that the statements take."""
     f = problem.objective
     c = problem.sketch.constants(problem.dim)
