@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mast.support.arrays import Array
+from mast.theory.plans import Array
 
 
 class Gradients(NamedTuple):

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from mast.errors import ArgumentError
-from mast.support.arrays import Array
 from mast.support.checks import check_optional, check_positive
 from mast.theory.guarantee import (
     Guarantee,
@@ -32,6 +31,7 @@ from mast.theory.guarantee import (
     regime_of,
     strong_convexity,
 )
+from mast.theory.plans import Array
 
 FINITE = "E[S'S] is finite"
 SMOOTH = "f is L_f-smooth and bounded below"

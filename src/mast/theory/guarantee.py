@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
-from mast.support.arrays import Array
 from mast.support.checks import check_choice, check_int, check_number, check_positive
-from mast.theory.plans import fewest_iterations
+from mast.theory.plans import Array, fewest_iterations
 
 ROUNDING = 1e-12
 """Relative slack in comparisons with a limit, so that a step size computed as the limit is not above it."""

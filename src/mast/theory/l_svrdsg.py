@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from mast.support.arrays import Array
 from mast.support.checks import check_choice, check_optional, check_positive, check_probability
 from mast.theory.dsgd import SMOOTH, known
 from mast.theory.dsgd_inexact import zeta
@@ -37,6 +36,7 @@ from mast.theory.guarantee import (
     regime_of,
     strong_convexity,
 )
+from mast.theory.plans import Array
 
 _STRONG = (SMOOTH, "f is mu_f-strongly convex", "S is uniform on a finite support of N sketches")
 _CONVEX = (SMOOTH, "f is convex", "S is uniform on a finite support of N sketches")

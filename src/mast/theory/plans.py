@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mast.errors import NoGuaranteeError
-from mast.support.arrays import Array
+
+Array = NDArray[np.float64]
 
 MOST_ITERATIONS = 2**200
 

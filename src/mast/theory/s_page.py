@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from mast.errors import ArgumentError, NoGuaranteeError
-from mast.support.arrays import Array
 from mast.support.checks import check_optional, check_positive, check_probability
 from mast.theory.dsgd import known, noise_of
 from mast.theory.dsgd_inexact import zeta
@@ -29,6 +28,7 @@ from mast.theory.guarantee import (
     combined,
     regime_of,
 )
+from mast.theory.plans import Array
 
 _ONLY = "its one theorem is for 'nonconvex', and holds for convex f too. l_svrdsg has convex statements."
 _WORDS: dict[str, Any] = {
