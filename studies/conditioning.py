@@ -15,8 +15,8 @@ from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Req
 from mast.objectives import LeastSquares
 from mast.randomness import Key, Purpose, words
 from mast.sketches import Bernoulli
-from mast.support.arrays import Array
 from mast.support.cells import Cell
+from mast.support.checks import Array
 from mast.theory import problem_bounds
 from studies.command import main
 

@@ -28,8 +28,8 @@ from mast.objectives import Logistic
 from mast.problem import Nodes, Problem
 from mast.run import minimize
 from mast.sketches import PermK
-from mast.support.arrays import Array
 from mast.support.cells import Cell, Done
+from mast.support.checks import Array
 from studies.command import main
 
 KAPPA = 100.0

@@ -11,7 +11,7 @@ import scipy.sparse
 import mast
 from mast.data.unpack import unpack
 from mast.errors import ArgumentError, CheckpointError, DataError, MastError
-from mast.support import arrays
+from mast.support import checks
 
 PROBLEM = mast.Problem(mast.Quadratic([[2.0, 1.0], [1.0, 2.0]], [3.0, 3.0]), mast.PermK(2))
 GIBIBYTE = 1 << 30
@@ -20,7 +20,7 @@ GIBIBYTE = 1 << 30
 @pytest.fixture
 def small_machine(monkeypatch):
     """One gibibyte of memory, whatever there is."""
-    for module in ("mast.support.arrays", "mast.data.unpack"):
+    for module in ("mast.support.checks", "mast.data.unpack"):
         monkeypatch.setattr(f"{module}.memory_limit", lambda: GIBIBYTE)
 
 
@@ -68,14 +68,14 @@ def test_the_memory_is_at_most_that_of_the_process():
     code = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-from mast.support import arrays
-print(arrays.memory_limit() <= 8 << 30)
+from mast.support import checks
+print(checks.memory_limit() <= 8 << 30)
 """
     if sys.platform == "win32":
         pytest.skip("processes have no such limit on Windows")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
-    assert arrays.memory_limit() > 1 << 20
+    assert checks.memory_limit() > 1 << 20
 
 
 @pytest.mark.usefixtures("small_machine")

@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 
 from mast.errors import ArgumentError
 from mast.problem import AbstractProblem, Nodes, Problem
-from mast.support.arrays import Array, vector
-from mast.support.checks import check_number
+from mast.support.checks import Array, check_number, vector
 
 _MATRIX = 3000  # variables beyond which a Hessian is not made for its diagonal
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from mast.errors import ArgumentError, optional_module
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 if TYPE_CHECKING:
     import matplotlib.axes

@@ -16,9 +16,8 @@ from mast.objectives import Objective, Sketched, mean
 from mast.objectives.base import SketchedGradients
 from mast.randomness import Key, Purpose
 from mast.sketches import Draw, Sketch
-from mast.support.arrays import Array, Indices, frozen, vector
 from mast.support.cards import card
-from mast.support.checks import check_int, check_list
+from mast.support.checks import Array, Indices, check_int, check_list, frozen, vector
 
 CHEAP = 1_000_000  #: an exact f_D that takes more losses than this is not computed by the way
 

@@ -19,8 +19,8 @@ from mast.methods.base import State
 from mast.problem import AbstractProblem, Problem
 from mast.randomness import LAYOUT, Key
 from mast.support import files
-from mast.support.arrays import Array
 from mast.support.checkpoint import Checkpoint, check_fields, describe, joined
+from mast.support.checks import Array
 from mast.trace import COLUMNS, rows_of, table_of, trace_steps
 
 KIND = "run"

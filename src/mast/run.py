@@ -25,8 +25,16 @@ from mast.problem import AbstractProblem
 from mast.randomness import Key
 from mast.results import Result
 from mast.resume import Position, SavedRun, Schedule, Terminated, identity_of, problem_identity
-from mast.support.arrays import Array, frozen, vector
-from mast.support.checks import check_choice, check_int, check_nonnegative, check_optional, check_positive
+from mast.support.checks import (
+    Array,
+    check_choice,
+    check_int,
+    check_nonnegative,
+    check_optional,
+    check_positive,
+    frozen,
+    vector,
+)
 from mast.support.progress import Progress
 from mast.theory import Guarantee
 from mast.trace import SAMPLES, SOLVABLE, Measure, trace_steps

@@ -16,9 +16,8 @@ from mast.randomness import Key
 from mast.resume import identity_of, problem_identity
 from mast.run import minimize, start_of
 from mast.support import files
-from mast.support.arrays import Array, refuse_too_large
 from mast.support.cells import LONGEST_WAIT, Cell, run_cells
-from mast.support.checks import check_int, check_list, check_nonnegative
+from mast.support.checks import Array, check_int, check_list, check_nonnegative, refuse_too_large
 from mast.trace import SAMPLES, frame, rows_of, table_of, trace_steps
 
 if TYPE_CHECKING:

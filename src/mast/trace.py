@@ -20,8 +20,7 @@ import numpy as np
 from mast.errors import ArgumentError, DataError, MastError
 from mast.problem import AbstractProblem
 from mast.support import files
-from mast.support.arrays import Array, refuse_too_large
-from mast.support.checks import check_int
+from mast.support.checks import Array, check_int, refuse_too_large
 
 if TYPE_CHECKING:
     import pandas

@@ -21,8 +21,8 @@ from mast.experiments.experiment import Experiment, Request
 from mast.nn import recalibrate, sparsify
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli
-from mast.support.arrays import Array
 from mast.support.cells import Cell
+from mast.support.checks import Array
 from studies.density.contenders import (
     SEEN,
     chances,

@@ -29,7 +29,7 @@ from mast.experiments.datasets import (
     read_npz,
     split_rows,
 )
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 FOLDER = "cifar10"  # below a data folder
 FILES = {"features": "resnet50_features_10k_2k.npz", "images": "images_10k_2k.npz"}

@@ -13,8 +13,8 @@ import numpy as np
 import pandas
 
 from mast.experiments.experiment import Claim, Results
-from mast.support.arrays import Array
 from mast.support.cells import Done
+from mast.support.checks import Array
 from studies.density.cells import DENSITIES, tuned
 from studies.density.linear import blocks
 

@@ -38,7 +38,7 @@ from mast.nn.nodes import (
 )
 from mast.randomness import Key, Purpose
 from mast.sketches import Nested, Sketch
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 from studies.density.data import ClassRows, Labelled
 from studies.density.networks import DESIGNS, Chain, Design, network
 from studies.density.search import Setting, climb

@@ -37,8 +37,8 @@ from mast.errors import ArgumentError
 from mast.experiments import style
 from mast.experiments.datasets import Dataset
 from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results
-from mast.support.arrays import Array, Indices
 from mast.support.cells import Cell, Done
+from mast.support.checks import Array, Indices
 from studies.density.data import find
 from studies.federated.cells import (
     ALONE,

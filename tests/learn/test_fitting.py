@@ -387,7 +387,7 @@ class TestManyRows:
     def test_blocks_of_rows_are_the_whole(self, rows, monkeypatch, share):
         X = np.where(np.random.default_rng(0).random(rows[0].shape) < share, np.nan, rows[0])
         whole = mast.MastRegressor(random_state=0).fit(X, rows[1][:, 0])
-        monkeypatch.setattr("mast.support.arrays.BLOCK", 999)
+        monkeypatch.setattr("mast.support.checks.BLOCK", 999)
         monkeypatch.setattr("mast.objectives.design.BLOCK", 999)
         parts = mast.MastRegressor(random_state=0).fit(X, rows[1][:, 0])
         np.testing.assert_allclose(parts.coef_, whole.coef_, rtol=1e-9)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 if TYPE_CHECKING:
     from mast.objectives.linear import LinearModel

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast.errors import ArgumentError, DataError
-from mast.support.arrays import checked_sparse, numbers
+from mast.support.checks import checked_sparse, numbers
 from mast.support.files import as_path, write
 
 MAX_INDEX = 2**31 - 1  # indices are int32: liblinear and many others accept nothing wider

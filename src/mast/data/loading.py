@@ -18,8 +18,7 @@ from mast.data.libsvm import short
 from mast.data.unpack import read, unpack
 from mast.errors import ArgumentError, DataError
 from mast.support import files
-from mast.support.arrays import refuse_too_wide
-from mast.support.checks import check_int
+from mast.support.checks import check_int, refuse_too_wide
 
 Labels: TypeAlias = Literal["binary", "raw"] | tuple[float, float]
 

@@ -11,7 +11,7 @@ import zlib
 from pathlib import Path
 
 from mast.errors import DataError
-from mast.support.arrays import memory_limit
+from mast.support.checks import memory_limit
 
 _CHUNK = 1 << 20
 SHARE = 4  # of the memory: the text may take so much of it, since its numbers need the rest

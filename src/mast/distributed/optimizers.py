@@ -15,8 +15,7 @@ import numpy as np
 
 from mast.distributed.messages import Values
 from mast.errors import ArgumentError
-from mast.support.arrays import Indices
-from mast.support.checks import check_number, check_positive
+from mast.support.checks import Indices, check_number, check_positive
 
 EXAMPLES = "sgd, momentum, momentum:0.9, adam, adam:0.9:0.999"
 

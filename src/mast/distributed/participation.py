@@ -18,8 +18,7 @@ import numpy as np
 from mast import randomness
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
-from mast.support.arrays import Array, vector
-from mast.support.checks import check_choice, check_int
+from mast.support.checks import Array, check_choice, check_int, vector
 
 #: draws of the nodes of a round: independent; those of nodes 0, 1, ...; or node 0's for all of them
 COUPLINGS = ("independent", "disjoint", "common")

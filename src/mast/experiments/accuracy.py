@@ -23,8 +23,8 @@ from mast.experiments.experiment import (
 )
 from mast.problem import Problem
 from mast.sketches import PermK
-from mast.support.arrays import Array
 from mast.support.cells import Cell, Done
+from mast.support.checks import Array
 
 BLOCKS = (2, 4, 5, 10, 20)
 KAPPA = 100.0

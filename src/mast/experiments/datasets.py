@@ -19,7 +19,7 @@ from mast.data.unpack import read, unpack
 from mast.errors import ArgumentError, DataError
 from mast.objectives import Logistic
 from mast.randomness import Key, Purpose, normal, permutation
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ import pandas
 from mast.experiments.datasets import Dataset, locate
 from mast.plots import bound_along
 from mast.results import Result
-from mast.support.arrays import Array
 from mast.support.cells import Cell, Done
+from mast.support.checks import Array
 
 EFFORTS = ("fast", "normal", "full")
 NOISE = 2.0  # standard errors that tell a refutation from noise

@@ -23,8 +23,8 @@ from mast.experiments.separable import CoordinateLosses, losses_at_stops, rand1_
 from mast.methods import guarantee
 from mast.problem import Problem
 from mast.sketches import RandK
-from mast.support.arrays import Array
 from mast.support.cells import Cell, Done
+from mast.support.checks import Array
 
 KAPPA = 1000.0
 MULTIPLES = (1, 10, 20, 50)  # of g0 = 1/(L_f L_max)

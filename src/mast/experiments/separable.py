@@ -19,7 +19,7 @@ from mast.objectives import Logistic
 from mast.sketches import RandK
 from mast.sketches.compiled import UnitArrays, unit_arrays
 from mast.sketches.kernels import draw_units
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from mast.experiments.interpolation import (
 )
 from mast.problem import Problem
 from mast.sketches import PermK
-from mast.support.arrays import Array
 from mast.support.cells import Cell
+from mast.support.checks import Array
 from mast.theory import problem_bounds
 
 BLOCKS = (2, 4, 5, 10, 20)

@@ -38,8 +38,8 @@ from mast.experiments.experiment import (
 )
 from mast.experiments.neural.rounds import start
 from mast.randomness import Key, Purpose, permutation
-from mast.support.arrays import Array
 from mast.support.cells import Cell
+from mast.support.checks import Array
 
 SIZES = (0.05, 0.1, 0.25, 1.0)  # shares of the hidden units
 WAYS = {"cut": "cut, not trained", "alone": "each size alone", "elastic": "one elastic run"}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mast.plots import COLOURS
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 PALETTE = COLOURS
 BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK, YELLOW = PALETTE

@@ -25,8 +25,8 @@ from mast.experiments.experiment import (
 from mast.problem import Problem
 from mast.run import minimize
 from mast.sketches import PermK
-from mast.support.arrays import Array
 from mast.support.cells import Cell
+from mast.support.checks import Array
 
 K = 10
 KAPPA = 100.0

@@ -14,8 +14,7 @@ from pandas.api import types
 from pandas.tseries.api import guess_datetime_format
 
 from mast.errors import DataError
-from mast.support.arrays import Array, Indices
-from mast.support.checks import check_number, check_positive
+from mast.support.checks import Array, Indices, check_number, check_positive
 
 LEAST_ROWS = 20  #: in shorter tables no column is taken for an identifier
 FEW = 10  #: a category with at most FEW values keeps them all

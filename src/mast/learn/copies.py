@@ -22,7 +22,7 @@ from mast.learn.missing import Masks, row_hashes
 from mast.randomness import Key
 from mast.sketches import Bernoulli, DiagonalDraw, Identity, Sketch
 from mast.sketches.over import Over
-from mast.support.arrays import Array, Indices, row_blocks
+from mast.support.checks import Array, Indices, row_blocks
 
 ROWS = 6000  #: of all copies together, where few rows are copied
 COPIES = (4, 32)  #: at least and at most, where there is room; a multiple of the first

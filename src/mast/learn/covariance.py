@@ -14,7 +14,7 @@ import numpy as np
 
 from mast.learn.missing import Masks, rows_with_nan, unique_masks, zeros_for_nan
 from mast.sketches.conditional import Conditional
-from mast.support.arrays import Array, row_blocks
+from mast.support.checks import Array, row_blocks
 
 FLOOR = 1e-6  #: no direction has a smaller share of the mean variance
 STEPS = (3, 40)  #: of the EM algorithm, at least and at most, unless it converges

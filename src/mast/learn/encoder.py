@@ -26,7 +26,7 @@ from mast.learn.validation import (
     warn_of_columns,
     with_groups,
 )
-from mast.support.arrays import Array, Indices, row_blocks
+from mast.support.checks import Array, Indices, row_blocks
 
 WIDE = 1000  #: tables with more features than this, most of them 0, become sparse matrices
 DENSITY = 0.25  #: the share of features that are not 0 in a complete row, from which on they stay dense

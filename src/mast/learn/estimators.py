@@ -17,7 +17,7 @@ from mast.learn.missing import dense_rows, rows_with_nan
 from mast.learn.sparsified import SparsifiedLinear, chosen_class
 from mast.learn.validation import row_weights, validate_table, with_positive_weight
 from mast.sketches import Identity, Sketch
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 #: what part of the variance of a margin makes probabilities less sure: weights that were trained for blanks
 #: know some of it already; chosen by the log-loss on seven tables, see docs/studies/tables.md

@@ -14,7 +14,7 @@ import numpy as np
 from mast import randomness
 from mast.learn.missing import Masks, row_hashes, unique_masks
 from mast.randomness import Key
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 ENTRIES = 1 << 22  #: numbers that are held at a time
 LARGEST = 1 << 25  #: numbers that are held at a time while factors are fitted

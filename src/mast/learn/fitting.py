@@ -21,7 +21,7 @@ from mast.objectives.newton import Solver, hessian_solver, newton_steps
 from mast.problem import Problem
 from mast.randomness import Key, Purpose
 from mast.run import minimize
-from mast.support.arrays import Array
+from mast.support.checks import Array
 from mast.theory import Guarantee
 
 SINGLE = ("gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg", "s_page")  #: methods with a step size of their own

@@ -16,8 +16,7 @@ from mast.learn.factors import Factors, fit_factors
 from mast.learn.missing import Masks, rows_with_nan, unique_masks, zeros_for_nan
 from mast.learn.validation import as_dense, refuse_overflow, row_weights, validate_numbers
 from mast.sketches.conditional import Conditional
-from mast.support.arrays import Array, numbers, row_blocks
-from mast.support.checks import check_int
+from mast.support.checks import Array, check_int, numbers, row_blocks
 
 WIDEST = 200  #: features that have a covariance of all pairs by default; more have factors
 ENTRIES = 1 << 22  #: served weights that are held at a time

@@ -21,8 +21,15 @@ from mast.learn.missing import Scaling, columns_with_nan, dense_rows, rows_with_
 from mast.learn.objectives import Risk
 from mast.learn.validation import as_dense, refuse_overflow, seed_of, validate_table
 from mast.sketches import Bernoulli, Except, Grouped, Identity, Mixture, Sketch, parse
-from mast.support.arrays import Array, Indices, numbers, refuse_too_wide
-from mast.support.checks import check_choice, check_int, check_number
+from mast.support.checks import (
+    Array,
+    Indices,
+    check_choice,
+    check_int,
+    check_number,
+    numbers,
+    refuse_too_wide,
+)
 from mast.support.files import as_path
 
 #: one model for shares from nothing to three quarters: see docs/studies/tables.md

@@ -18,8 +18,7 @@ from mast.learn.imputer import ConditionalImputer
 from mast.learn.missing import row_hashes
 from mast.learn.validation import row_weights, seed_of, validate_table, with_positive_weight
 from mast.randomness import Key
-from mast.support.arrays import Array
-from mast.support.checks import check_choice, check_int, check_number
+from mast.support.checks import Array, check_choice, check_int, check_number
 
 SHARES = (0.0, 0.25, 0.5, 0.75)
 POOL = 4096  #: different masks per copy, at most: rows of one pattern are filled together

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mast.sketches import Sketch
 from mast.sketches.over import Over
-from mast.support.arrays import Array, Indices, row_blocks
+from mast.support.checks import Array, Indices, row_blocks
 
 Masks = NDArray[np.bool_]
 

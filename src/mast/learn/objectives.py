@@ -23,7 +23,7 @@ from mast.objectives.linear import LinearModel, RidgeModel
 from mast.objectives.losses import MarginLoss, SketchedRidge
 from mast.problem import Problem
 from mast.sketches import Except, Grouped, Sketch
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 CURVATURE = {"log": 0.25, "softmax": 0.5, "squares": 1.0}  #: the largest second derivative of each loss
 GRAM = 500  #: up to this size a Gram matrix has its eigenvalues computed densely

@@ -16,8 +16,7 @@ from mast.errors import ArgumentError
 from mast.learn.validation import as_pandas, is_frame
 from mast.plots import COLOURS, new_axes
 from mast.randomness import Key
-from mast.support.arrays import Array
-from mast.support.checks import check_int, check_number
+from mast.support.checks import Array, check_int, check_number
 
 if TYPE_CHECKING:
     import matplotlib.axes

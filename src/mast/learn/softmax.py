@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from mast.objectives import Objective
 from mast.objectives.design import Design
 from mast.objectives.newton import Solver, conjugate_gradients
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 
 class Softmax(Objective):

@@ -19,8 +19,7 @@ from mast.learn.missing import Scaling, rows_with_nan
 from mast.learn.scoring import draw_curves
 from mast.sketches import DiagonalDraw, RandK, Sketch
 from mast.sketches.over import replace_inner
-from mast.support.arrays import Array, numbers
-from mast.support.checks import check_int, check_number
+from mast.support.checks import Array, check_int, check_number, numbers
 
 if TYPE_CHECKING:
     import matplotlib.axes

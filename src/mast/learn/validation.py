@@ -17,8 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_X_y, validate_data
 
 from mast.errors import DataError
-from mast.support.arrays import LARGEST_ENTRY, Array, Indices, checked_sparse, refuse_too_large
-from mast.support.checks import check_int
+from mast.support.checks import LARGEST_ENTRY, Array, Indices, check_int, checked_sparse, refuse_too_large
 
 GROUPS = "mast groups"  #: where data frames have them, by the names of the features
 SHOWN = 5  #: names that a message shows

@@ -10,7 +10,7 @@ from typing import ClassVar
 from mast.errors import BiasedSketchError
 from mast.methods.base import State
 from mast.methods.gd import GD
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 
 @dataclass

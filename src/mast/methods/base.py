@@ -24,7 +24,7 @@ from mast.objectives import Objective, Quadratic
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.randomness import Key
 from mast.sketches import Draw, Sampled, Sketch
-from mast.support.arrays import Array
+from mast.support.checks import Array
 from mast.theory import Guarantee
 from mast.theory.guarantee import NO_STATEMENT
 

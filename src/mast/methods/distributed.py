@@ -19,7 +19,7 @@ from mast.objectives import Objective
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.sketches import Sketch
 from mast.sketches.over import same_partition
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 
 @dataclass

@@ -30,8 +30,7 @@ from mast.problem import Problem
 from mast.randomness import Purpose
 from mast.sketches import Draw
 from mast.sketches.compiled import DrawKind, UnitArrays, unit_arrays
-from mast.support.arrays import Array, Indices
-from mast.support.checks import check_choice, check_int
+from mast.support.checks import Array, Indices, check_choice, check_int
 
 
 @dataclass

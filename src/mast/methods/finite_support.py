@@ -12,8 +12,7 @@ from mast.methods.base import SingleMethod, scatter
 from mast.problem import Problem
 from mast.randomness import Key, Purpose
 from mast.sketches import Draw, Sampled
-from mast.support.arrays import Array
-from mast.support.checks import check_int
+from mast.support.checks import Array, check_int
 
 
 @dataclass

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 from mast import theory
 from mast.methods.base import State, annotated, constants_of, gap_of, regime_of
 from mast.methods.finite_support import FiniteSupportMethod
-from mast.support.arrays import Array
-from mast.support.checks import check_choice, check_probability
+from mast.support.checks import Array, check_choice, check_probability
 
 
 @dataclass

@@ -11,7 +11,7 @@ from mast.errors import MastError
 from mast.objectives import LeastSquares, Quadratic
 from mast.problem import Problem
 from mast.sketches import IndependentLaw
-from mast.support.arrays import Array
+from mast.support.checks import Array
 from mast.theory import Guarantee, expected_smoothness
 
 LARGEST = 500  # dimensions: the eigenvalues of a matrix take their cube

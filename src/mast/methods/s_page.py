@@ -11,8 +11,7 @@ import numpy as np
 from mast import theory
 from mast.methods.base import State, annotated, constants_of
 from mast.methods.finite_support import FiniteSupportMethod
-from mast.support.arrays import Array
-from mast.support.checks import check_probability
+from mast.support.checks import Array, check_probability
 
 
 @dataclass

@@ -31,8 +31,7 @@ from mast.nn.units.cuts import is_conv1d
 from mast.nn.units.dependencies.examples import fork_generators, tensors_in
 from mast.nn.units.groups import UnitGroup
 from mast.randomness import Key, Purpose, words
-from mast.support.arrays import Array
-from mast.support.checks import check_choice
+from mast.support.checks import Array, check_choice
 from mast.support.progress import Progress
 
 SCORES = ("activation", "output", "taylor")

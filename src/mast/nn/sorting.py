@@ -25,8 +25,7 @@ from mast.nn.units import Neurons, UnitMap, find_units
 from mast.nn.units.dependencies.examples import Example, compare_outputs
 from mast.nn.units.groups import UnitGroup
 from mast.sketches import RandK
-from mast.support.arrays import Indices
-from mast.support.checks import check_int
+from mast.support.checks import Indices, check_int
 
 Orders = dict[str, Indices]  # by group: the unit that stands at each place
 _NEARLY = {torch.float64: 1e-9, torch.float32: 1e-4}  # differences of scores that are rounding

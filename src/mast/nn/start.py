@@ -26,7 +26,7 @@ from mast.nn.units import parse
 from mast.nn.units.unit_map import BoundUnits
 from mast.nn.validation import scaled_starts, sparsifier_of
 from mast.sketches import Nested, Sampled, Sketch, UnscaledBernoulli
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 
 def scale_start(

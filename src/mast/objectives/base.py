@@ -15,7 +15,7 @@ from mast.errors import ArgumentError, ConvergenceError
 from mast.objectives.newton import newton
 from mast.randomness import Key
 from mast.sketches import Draw, Sketch
-from mast.support.arrays import Array, Indices, vector
+from mast.support.checks import Array, Indices, vector
 from mast.support.identity import describe
 
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from mast.objectives.base import Objective
 from mast.objectives.quadratic import Quadratic
 from mast.sketches import DiagonalDraw, Draw
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 
 class Sketched(Objective):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mast.errors import ArgumentError, DataError
-from mast.support.arrays import (
+from mast.support.checks import (
     BLOCK,
     LARGEST_ENTRY,
     Array,

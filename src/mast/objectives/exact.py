@@ -22,7 +22,7 @@ from mast.objectives.design import Blocks, Pairs, PairSlope, kernels, sums_of
 from mast.objectives.logistic import SATURATED, SEPARABLE, rank
 from mast.objectives.losses import Penalty, weighted_sum
 from mast.objectives.newton import LARGEST_DIMENSION, newton, solve
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 if TYPE_CHECKING:
     from mast.objectives.linear import LinearModel

@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 
 from mast.errors import ArgumentError
 from mast.objectives.base import Objective
-from mast.support.arrays import Array, refuse_too_large, vector
-from mast.support.checks import check_int, check_optional
+from mast.support.checks import Array, check_int, check_optional, refuse_too_large, vector
 from mast.support.files import digest
 from mast.support.identity import describe
 

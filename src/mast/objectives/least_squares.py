@@ -17,7 +17,7 @@ from mast.objectives.linear import RidgeModel
 from mast.objectives.losses import HalfSquare, SketchedRidge
 from mast.objectives.newton import LARGEST_DIMENSION
 from mast.objectives.quadratic import Quadratic
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 if TYPE_CHECKING:
     from mast.sketches import Sketch

@@ -18,8 +18,16 @@ from mast.objectives.base import Objective, SketchedGradients
 from mast.objectives.design import Design, csr_arrays, kernels
 from mast.objectives.losses import MarginLoss, Ridge, Saturating, weighted_sum
 from mast.sketches import DiagonalDraw, Draw
-from mast.support.arrays import Array, Indices, frozen, numbers, refuse_nonfinite, vector
-from mast.support.checks import check_number, check_optional
+from mast.support.checks import (
+    Array,
+    Indices,
+    check_number,
+    check_optional,
+    frozen,
+    numbers,
+    refuse_nonfinite,
+    vector,
+)
 from mast.support.files import digest
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from mast.objectives.design import Design
 from mast.objectives.linear import RidgeModel
 from mast.objectives.losses import LogLoss
 from mast.objectives.newton import LARGEST_DIMENSION
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 SATURATED = 20.0  #: a margin above which a row hardly pulls any more
 SEPARABLE = (

@@ -15,7 +15,7 @@ import numpy as np
 
 from mast.errors import ArgumentError
 from mast.sketches import IndependentLaw
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 if TYPE_CHECKING:
     from mast.sketches import Sketch

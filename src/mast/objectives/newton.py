@@ -17,7 +17,7 @@ import numpy as np
 import scipy.linalg
 
 from mast.errors import ConvergenceError, UnboundedError
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 if TYPE_CHECKING:
     from mast.objectives.base import Objective

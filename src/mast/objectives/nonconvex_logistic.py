@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike
 
 from mast.objectives.linear import LinearModel
 from mast.objectives.losses import LogLoss, Saturating
-from mast.support.arrays import Array
-from mast.support.checks import check_optional
+from mast.support.checks import Array, check_optional
 
 
 class NonconvexLogistic(LinearModel):

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from mast.errors import ArgumentError, UnboundedError
 from mast.objectives.base import Objective
 from mast.objectives.newton import scaling, solve
-from mast.support.arrays import Array, frozen, numbers, symmetric, vector
+from mast.support.checks import Array, frozen, numbers, symmetric, vector
 from mast.support.files import digest
 
 if TYPE_CHECKING:

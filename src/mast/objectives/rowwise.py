@@ -18,7 +18,7 @@ from mast.objectives.design import BlockRun, Blocks, Pairs, kernels
 from mast.objectives.exact import PairCurvature, PairForm
 from mast.objectives.losses import Penalty, weighted_sum
 from mast.sketches import IndependentLaw, SubsetLaw
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 if TYPE_CHECKING:
     from mast.objectives.linear import LinearModel

@@ -18,8 +18,7 @@ from mast.sketches.constants import Constants
 from mast.sketches.draws import Draw
 from mast.sketches.estimates import SUPPORT_LIMIT
 from mast.sketches.laws import IndependentLaw, Law, SubsetLaw
-from mast.support.arrays import LARGE, Array, Indices, refuse_too_large
-from mast.support.checks import check_int, check_probability
+from mast.support.checks import LARGE, Array, Indices, check_int, check_probability, refuse_too_large
 
 
 class Sketch(ABC):

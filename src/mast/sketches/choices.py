@@ -14,8 +14,7 @@ from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
-from mast.support.arrays import Array, frozen, numbers, vector
-from mast.support.checks import check_list
+from mast.support.checks import Array, check_list, frozen, numbers, vector
 
 
 class Matrices(Sketch):

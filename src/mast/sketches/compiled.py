@@ -15,7 +15,7 @@ from mast.sketches.laws import Members
 from mast.sketches.over import Over
 from mast.sketches.perm_k import PermK
 from mast.sketches.subsets import RandK
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 
 class DrawKind(IntEnum):

@@ -21,7 +21,7 @@ from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.estimates import mean_over, moments_of
 from mast.sketches.independent import Bernoulli
-from mast.support.arrays import Array, Indices, frozen, numbers
+from mast.support.checks import Array, Indices, frozen, numbers
 
 BoolArray = NDArray[np.bool_]
 

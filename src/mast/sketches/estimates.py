@@ -11,7 +11,7 @@ import numpy as np
 from mast.errors import BiasedSketchError
 from mast.randomness import Key, Purpose
 from mast.sketches.draws import DiagonalDraw, Draw
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 if TYPE_CHECKING:
     from mast.sketches.base import Sketch

@@ -13,8 +13,7 @@ from mast.randomness import Key
 from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw
 from mast.sketches.laws import IndependentLaw, Law, SubsetLaw
-from mast.support.arrays import Array, frozen, vector
-from mast.support.checks import check_positive
+from mast.support.checks import Array, check_positive, frozen, vector
 
 
 class Identity(Sketch):

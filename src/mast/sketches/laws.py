@@ -23,7 +23,7 @@ import numpy as np
 
 from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw
-from mast.support.arrays import Array, Indices, refuse_too_large
+from mast.support.checks import Array, Indices, refuse_too_large
 
 
 class Members(NamedTuple):

@@ -21,8 +21,7 @@ from mast.sketches.choices import probabilities
 from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw
 from mast.sketches.laws import Law, PairLaw
-from mast.support.arrays import Array, Indices, frozen, vector
-from mast.support.checks import check_choice, check_probability
+from mast.support.checks import Array, Indices, check_choice, check_probability, frozen, vector
 
 _REMEMBERED = 1 << 22  # coordinates whose order is kept from draw to draw
 

@@ -20,8 +20,7 @@ from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.laws import Law, Members
 from mast.sketches.perm_k import PermK, checked_blocks, labels_of
-from mast.support.arrays import Array, Indices, frozen
-from mast.support.checks import check_list
+from mast.support.checks import Array, Indices, check_list, frozen
 
 
 class Over(Sketch):

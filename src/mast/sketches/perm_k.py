@@ -20,8 +20,7 @@ from mast.sketches.base import Sketch, percent
 from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
 from mast.sketches.laws import Law, SubsetLaw
-from mast.support.arrays import Indices, frozen, refuse_too_large
-from mast.support.checks import check_int, check_list
+from mast.support.checks import Indices, check_int, check_list, frozen, refuse_too_large
 
 _NOTHING: Indices = frozen(np.empty(0, dtype=np.int64))  # an empty block
 

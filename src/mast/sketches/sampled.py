@@ -22,8 +22,7 @@ from mast.sketches.estimates import moments_of
 from mast.sketches.independent import Bernoulli
 from mast.sketches.perm_k import PermK
 from mast.sketches.subsets import RandK
-from mast.support.arrays import Array
-from mast.support.checks import check_int
+from mast.support.checks import Array, check_int
 
 _REMEMBERED = 1 << 22  # coordinates of all draws of a list together
 

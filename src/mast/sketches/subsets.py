@@ -14,8 +14,7 @@ from mast.sketches.base import Sketch, percent
 from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
 from mast.sketches.laws import Law, PairLaw, SubsetLaw
-from mast.support.arrays import Array
-from mast.support.checks import check_int
+from mast.support.checks import Array, check_int
 
 
 class Counted(Sketch):

@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 from mast.distributed import Capacity, Message, Server, Worker
 from mast.distributed.messages import Values
 from mast.errors import ArgumentError, DataError
-from mast.support.arrays import refuse_nonfinite
+from mast.support.checks import refuse_nonfinite
 
 NAME = "mast"  #: of the record, and of the array in it
 CONFIG = "config"  #: of the record with the user's words

@@ -22,8 +22,7 @@ from mast.methods.distributed import Facts, guarantee_of
 from mast.problem import Nodes, Problem
 from mast.sketches import Sketch
 from mast.support import files
-from mast.support.arrays import Array
-from mast.support.checks import check_list
+from mast.support.checks import Array, check_list
 
 UNKNOWN = "the smoothness of this model is not known; of networks mast.nn.advise measures it"
 

@@ -20,7 +20,7 @@ from mast.nn.tensors.weights import name_index
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli
 from mast.sketches.independent import entry_of
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 
 def student(widths: tuple[int, int, int], seed: int) -> nn.Sequential:

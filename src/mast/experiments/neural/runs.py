@@ -16,8 +16,8 @@ from mast.experiments.neural.data import Embedded, shares
 from mast.experiments.neural.rounds import Lanes, Masks, squared_loss, student
 from mast.nn import advise
 from mast.sketches import Bernoulli, UnscaledBernoulli
-from mast.support.arrays import Array
 from mast.support.cells import Cell, Done
+from mast.support.checks import Array
 
 NODES, HIDDEN = 10, 32
 KEEPS = (0.5, 0.7, 0.9, 1.0)

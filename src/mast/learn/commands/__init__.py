@@ -23,8 +23,7 @@ from mast.learn.encoder import TableEncoder
 from mast.learn.estimators import MastClassifier, MastRegressor
 from mast.learn.validation import ColumnsWarning
 from mast.randomness import Key, Purpose
-from mast.support.arrays import Array
-from mast.support.checks import check_number
+from mast.support.checks import Array, check_number
 
 CLASSES = 20  #: whole numbers with at most CLASSES values are taken for classes
 VALUES = 10_000  #: more different labels than this are numbers to regress on

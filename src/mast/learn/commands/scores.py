@@ -14,7 +14,7 @@ from mast.learn.commands.trained_model import TrainedModel
 from mast.learn.scoring import draw_curves
 from mast.learn.sparsified import largest_error, sketch_at, total_error
 from mast.support import files
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 DENSITIES = (1.0, 0.75, 0.5, 0.25, 0.1)
 MODELS = ("mast", "usual")

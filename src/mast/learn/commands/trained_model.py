@@ -22,7 +22,7 @@ from mast.learn.linear import LinearEstimator
 from mast.learn.storage import floats, pack, pack_encoder, read, unpack, unpack_encoder, write
 from mast.learn.validation import ColumnsWarning, shown
 from mast.support import files
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 FILE = "model.mast"  #: of a trained model, in its folder
 KIND = "trained model"

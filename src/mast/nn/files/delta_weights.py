@@ -18,7 +18,7 @@ from mast.nn.tensors.weights import Place, Weight
 from mast.randomness import Key
 from mast.sketches.draws import DiagonalDraw, Draw, GridDraw
 from mast.sketches.stored import describe, rebuild
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier

@@ -27,7 +27,7 @@ from mast.nn.tensors.weights import Place, Weight, find, registered
 from mast.nn.units import UnitDraw, UnitMap
 from mast.nn.units.unit_map import kept_along
 from mast.sketches import DiagonalDraw
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 _REMEMBERED = 32  # draws whose slices are known
 _MOST_RANGES = 8  # along a dimension: q, k and v of a fused weight are three

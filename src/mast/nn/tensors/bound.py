@@ -27,7 +27,7 @@ from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli, Constants, Sampled, Sketch
 from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, MaskDraw
 from mast.sketches.independent import Entry, entry_of
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 _WORTH_A_THREAD = 1 << 19  # coordinates
 

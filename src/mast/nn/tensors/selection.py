@@ -28,7 +28,7 @@ from mast.nn.tensors.weights import (
     registered,
     unwrapped,
 )
-from mast.support.arrays import Array, vector
+from mast.support.checks import Array, vector
 
 _LAYERS = (
     nn.Linear, nn.Bilinear, Conv, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.Embedding,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.tensors.torch_private import FSDP_MARK
-from mast.support.arrays import Array
+from mast.support.checks import Array
 
 _DEEP = 3  # how many dicts and lists may lie around a parameter
 #: what to do about a model that was changed under its sparsifier

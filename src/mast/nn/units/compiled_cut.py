@@ -26,7 +26,7 @@ from mast.sketches.draws.kernels import (
     gather_units,
     scatter_units,
 )
-from mast.support.arrays import Indices
+from mast.support.checks import Indices
 
 _ALL = -1  # in the place of a group: no draw cuts here
 _ALIGNED = 16  # each tensor starts at a multiple of this many entries, like one that torch has made

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mast.sketches.draws import DiagonalDraw, ModelDraw
-from mast.support.arrays import Indices
+from mast.support.checks import Indices
 
 OUTPUT = "they are the model's output"  #: why the units of a last layer stay
 

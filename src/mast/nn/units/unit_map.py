@@ -21,7 +21,7 @@ from mast.randomness import Key
 from mast.sketches import Bernoulli, Constants, Sketch
 from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, GridDraw
 from mast.sketches.independent import entry_of
-from mast.support.arrays import Array, Indices
+from mast.support.checks import Array, Indices
 
 if TYPE_CHECKING:
     from mast.nn.units.dependencies.examples import Example

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mast.errors import ArgumentError, NotDiagonalError
-from mast.support.arrays import Array, Indices, numbers, refuse_too_large
+from mast.support.checks import Array, Indices, numbers, refuse_too_large
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 MANY = 1 << 14  #: listed entries from which on the compiled form is used

@@ -17,7 +17,7 @@ from mast.nn.units.dependencies.graph import INPUT, DependencyGraph
 from mast.nn.units.dependencies.recording import Recording
 from mast.nn.units.dependencies.tracing import DependencyTrace
 from mast.nn.units.groups import OUTPUT, UnitGroup, UnitSlices
-from mast.support.arrays import Indices
+from mast.support.checks import Indices
 
 Units = Indices  # one row per unit: the slices that are kept or dropped together
 
