@@ -114,12 +114,12 @@ def _minimisers(A: Any, b: Any) -> Iterator[Row]:
 
 def _one_draw(A: Any, b: Any) -> Iterator[Row]:
     f = mast.Logistic(A, b, kappa=100)
-    x, v = np.random.default_rng(0).normal(size=f.dim) / 10, np.zeros(f.dim)
-    v.setflags(write=False)
+    x = np.random.default_rng(0).normal(size=f.dim) / 10
     for sketch in (mast.PermK(10), mast.Bernoulli(0.1)):
         draw = sketch.draw(f.dim, seed=1)
         peer = _peer_gradient(A[:, draw.indices], b, f.l2, x[draw.indices])
-        full, ours = best(peer, lambda d=draw: f.sketched_gradient(x, d, v), tries=25)
+        problem = mast.Problem(f, sketch)
+        full, ours = best(peer, lambda p=problem, d=draw: p.sketched_gradient(x, d), tries=25)
         yield versus(
             f"gradient of one draw, {repr(sketch).split(':')[0].strip('<')}, {NAME}",
             ours,

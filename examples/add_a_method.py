@@ -15,7 +15,7 @@ import numpy as np
 import mast
 from mast.errors import ArgumentError
 from mast.methods import SingleMethod, State
-from mast.methods.base import spread
+from mast.methods.base import scatter
 
 
 @dataclass
@@ -42,7 +42,7 @@ class HeavyBall(SingleMethod):
     def step(self, state: Moving, t: int, step_size: float) -> None:
         S = self.draw(t)  # a function of the seed and of t
         h = self.problem.sketched_gradient(state.x, S)
-        state.m = self.beta * state.m + spread(state.x.size, S, h)
+        state.m = self.beta * state.m + scatter(state.x.size, S, h)
         state.x -= step_size * state.m
         state.gradients += self.terms
 

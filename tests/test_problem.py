@@ -111,6 +111,21 @@ def test_what_has_no_exact_form_names_estimate():
         assert math.isfinite(problem.estimate(np.ones(30), samples=10).value)
 
 
+def test_an_objective_of_ones_own_may_know_a_quicker_way_to_a_sketched_gradient():
+    class Counted(mast.Quadratic):
+        calls = 0
+
+        def sketched_gradient(self, x, draw, shift, rows=None):
+            self.calls += 1
+            return super().sketched_gradient(x, draw, shift, rows)
+
+    f = Counted(np.eye(3), np.ones(3))
+    problem, draw = mast.Problem(f, mast.PermK(3)), mast.PermK(3).draw(3)
+    np.testing.assert_allclose(problem.sketched_difference(np.ones(3), np.zeros(3), draw), 9.0)
+    mast.minimize(problem, "l_svrdsg", 5, 0.001)
+    assert f.calls == 2 + 2 * 5
+
+
 class TestArguments:
     def test_refusals(self):
         f = quadratic(0)

@@ -74,7 +74,7 @@ def test_a_damaged_line_is_refused_by_its_number(trace, how):
             changed[at] = lines[2]
         trace.path.write_bytes(b"".join(changed))
         before = trace.path.read_bytes()
-        for read in (trace.rows, lambda: trace.go_on(9), lambda: trace.replace([])):
+        for read in (trace.rows, lambda: trace.truncate_after(9), lambda: trace.replace([])):
             with pytest.raises(DataError, match=rf"trace\.jsonl: line {at + 1} is not a row of a trace"):
                 read()
         assert trace.path.read_bytes() == before
@@ -85,13 +85,13 @@ def test_wherever_a_kill_cuts_the_last_line_it_is_dropped(trace):
     last = len(lines_of(trace)[-1])
     trace.path.write_bytes(content[:-1])  # whole, but for the end of the line
     assert steps(trace) == [1, 2, 3, 4, 5]
-    trace.go_on(5)
+    trace.truncate_after(5)
     assert trace.path.read_bytes() == content
     for cut in range(2, last + 1):
         for tail in (b"", bytes(10)):  # some file systems leave zeros
             trace.path.write_bytes(content[:-cut] + tail)
             assert steps(trace) == [1, 2, 3, 4]
-        trace.go_on(4)
+        trace.truncate_after(4)
         assert trace.path.read_bytes() == content[:-last]
     trace.path.write_bytes(content[:20])
     assert steps(trace) == []
@@ -99,13 +99,13 @@ def test_wherever_a_kill_cuts_the_last_line_it_is_dropped(trace):
 
 def test_what_is_done_again_is_taken_out_first(trace, tmp_path):
     before = lines_of(trace)
-    trace.go_on(3)
+    trace.truncate_after(3)
     assert lines_of(trace) == before[:3]
     trace.add(ROUND | {"step": 4}, durable=True)
     assert steps(trace) == [1, 2, 3, 4]
-    trace.go_on(0)
+    trace.truncate_after(0)
     assert trace.path.read_bytes() == b""
-    TraceFile(tmp_path / "none").go_on(3)
+    TraceFile(tmp_path / "none").truncate_after(3)
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
 
 
@@ -125,7 +125,7 @@ def test_a_file_of_the_users_is_not_overwritten(tmp_path, content):
     path.write_bytes(content)
     result = mast.minimize(PROBLEM, "dsgd", steps=5)
     trace = TraceFile(path)
-    for write in (lambda: result.save(tmp_path), lambda: trace.go_on(0), lambda: trace.replace([])):
+    for write in (lambda: result.save(tmp_path), lambda: trace.truncate_after(0), lambda: trace.replace([])):
         with pytest.raises(
             DataError, match=r"trace\.jsonl: line 1 is not a row of a trace .*; move the file away"
         ):

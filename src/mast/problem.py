@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.errors import ArgumentError, NotExactError, SupportTooLargeError
 from mast.objectives import Objective, Sketched, mean
+from mast.objectives.base import SketchedGradients
 from mast.randomness import Key, Purpose
 from mast.sketches import Draw, Sketch
 from mast.sketches.composed import components
@@ -203,19 +203,20 @@ class Problem(AbstractProblem):
         """The S of these numbers."""
         return self.sketch.draw(self.dim, seed, step, node, index)
 
-    def sketched_gradient(
-        self, x: Array, draw: Draw, rows: Indices | None = None, minus: Array | None = None
-    ) -> Array:
-        """The gradient of f_S at x, less that at `minus`, where the draw keeps coordinates.
+    def sketched_gradient(self, x: Array, draw: Draw, rows: Indices | None = None) -> Array:
+        """The gradient of f_S at x, where the draw keeps coordinates.
 
         With `rows`, f is the mean of those of its terms.
         """
-        f = self.objective
-        return f.sketched_gradient(x, draw, self.shift, rows, minus=minus, at_shift=self._at_shift)
+        return self._sketched_gradients.gradient(x, draw, rows)
+
+    def sketched_difference(self, x: Array, w: Array, draw: Draw) -> Array:
+        """The gradient of f_S at x less that at w, where the draw keeps coordinates."""
+        return self._sketched_gradients.difference(x, w, draw)
 
     @cached_property
-    def _at_shift(self) -> Any:
-        return self.objective.at_shift(self.shift)
+    def _sketched_gradients(self) -> SketchedGradients:
+        return self.objective.sketched_gradients(self.shift)
 
     def at(self, draw: Draw) -> Sketched:
         """f_S(x) = f(v + S(x - v)) for one draw, as an objective."""

@@ -85,11 +85,11 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM: the process is asked to end. It saves first, as after Ctrl-C."""
 
 
-class SavedRun:
+class SavedRun(Checkpoint):
     """The checkpoint of one run."""
 
     def __init__(self, path: str | Path, identity: dict[str, str]) -> None:
-        self.file = Checkpoint(path, KIND, identity)
+        super().__init__(path, KIND, identity)
         self.scheduled = identity["step_size"] == SCHEDULED
         self._unwritable: DataError | None = None
         self._terminated = False
@@ -103,9 +103,9 @@ class SavedRun:
         """
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(self.file.alone())
+                stack.enter_context(self.alone())
             except DataError as error:
-                if not self.file.path.exists():
+                if not self.path.exists():
                     raise
                 self._unwritable = error
             main = threading.current_thread() is threading.main_thread()
@@ -131,16 +131,16 @@ class SavedRun:
 
     def step_size(self) -> float | None:
         """The step size of the stored run, if there is one with a constant step size."""
-        loaded = self.file.read()
+        loaded = self.read()
         return None if loaded is None else self._checked(*loaded)["step_size"]
 
     def restore(self, position: Position, stops: list[int], schedule: Schedule) -> None:
         """Put a fresh run where the stored one is, if there is one; another run's checkpoint is refused."""
-        loaded = self.file.read()
+        loaded = self.read()
         if loaded is None:
             return
         numbers, arrays = self._checked(*loaded), loaded[1]
-        t, path, steps = numbers["step"], self.file.path, stops[-1]
+        t, path, steps = numbers["step"], self.path, stops[-1]
         if t > steps:
             raise CheckpointError(f"{path} is already at step {t}, beyond steps={steps}: ask for more")
         if self.scheduled and numbers["schedule"] != _schedule_digest(schedule, t):
@@ -166,12 +166,12 @@ class SavedRun:
             "schedule": _schedule_digest(schedule, position.t) if self.scheduled else "",
             "state": {name: value for name, value in values.items() if name not in arrays},
         }
-        self.file.write(numbers, {**arrays, "trace": table_of(position.rows)})
+        self.write(numbers, {**arrays, "trace": table_of(position.rows)})
         self._stored = position.t, len(position.rows)
 
     def _checked(self, numbers: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
         """The numbers, if each of them is one that a run may have."""
-        check_fields(numbers, NUMBERS, str(self.file.path))
+        check_fields(numbers, NUMBERS, str(self.path))
         numbers = {"diverged_at": None, "step_size": None, **numbers}
         right = {
             "step_size": bool(numbers["step_size"]) != self.scheduled,
@@ -180,7 +180,7 @@ class SavedRun:
         }
         for name, fits in right.items():
             if not fits:
-                raise CheckpointError(f"{self.file.path} is damaged: its {name!r} is not right")
+                raise CheckpointError(f"{self.path} is damaged: its {name!r} is not right")
         return numbers
 
 

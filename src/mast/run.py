@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,18 +18,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.errors import ArgumentError, MastError
+from mast.errors import ArgumentError, MastError, StepSizeWarning
 from mast.methods import Method, make
-from mast.methods.base import State, StepSize
+from mast.methods.base import State
 from mast.problem import AbstractProblem
 from mast.randomness import Key
 from mast.results import Result
 from mast.resume import Position, SavedRun, Schedule, Terminated, identity_of, problem_identity
-from mast.support.checks import Array, check_choice, check_int, check_optional, frozen, vector
+from mast.support.checks import (
+    Array,
+    check_choice,
+    check_int,
+    check_nonnegative,
+    check_optional,
+    check_positive,
+    frozen,
+    vector,
+)
 from mast.support.progress import Progress
 from mast.theory import Guarantee
 from mast.trace import SAMPLES, SOLVABLE, Measure, trace_steps
 
+#: a number, "theory", or a function of the step
+StepSize = float | str | Callable[[int], float]
 BURST = 0.1  # seconds between looks at the clock
 CHECKPOINT_EVERY = 5.0  # seconds between checkpoints
 TOO_LARGE = 1e100  # a coordinate beyond this is a divergence
@@ -114,9 +126,9 @@ def minimize(
     with contextlib.nullcontext() if saved is None else saved.held():
         if saved is not None and step_size == "theory":
             step_size = saved.step_size() or step_size  # a longer run continues with the one it began with
-        schedule, chosen = bound.step_sizes(step_size, steps, regime)
+        schedule, chosen = _schedule(bound, step_size, steps, regime)
         bar = Progress(steps, bound.name, progress, unit="steps")
-        run = _Run(bound, schedule, Measure(problem, samples), steps, tol, saved, bar, callback)
+        run = _Run(bound, schedule, Measure(problem, samples), tol, saved, bar, callback)
         status = run.go(start, trace_steps(steps, trace), on_interrupt == "raise")
     end = run.position
     return Result(
@@ -142,7 +154,6 @@ class _Run:
     method: Method
     schedule: Schedule
     measure: Measure
-    steps: int
     tol: float | None
     saved: SavedRun | None
     progress: Progress
@@ -254,6 +265,41 @@ def _guarantee(method: Method, regime: str | None) -> tuple[Guarantee | None, st
         if regime is not None:
             raise
         return None, str(error)
+
+
+def _schedule(
+    method: Method, step_size: StepSize, steps: int, regime: str | None
+) -> tuple[Schedule, float | Callable[[int], float]]:
+    """The step sizes of steps t .. t+count-1 as a function of (t, count), and what was chosen."""
+    if callable(step_size):
+        rule = step_size
+        if steps > 0:
+            _warn_above(method, check_nonnegative("the schedule's first step size", rule(0)), steps, regime)
+
+        def sizes(t: int, count: int) -> Array:
+            name = "the schedule's step size at step"
+            return np.array([check_nonnegative(f"{name} {s}", rule(s)) for s in range(t, t + count)])
+
+        return sizes, step_size
+    if isinstance(step_size, str):
+        if step_size != "theory":
+            raise ArgumentError(f'step_size must be "theory", a number or a function, got {step_size!r}')
+        size = method.default_step_size(steps, regime)
+    else:
+        size = check_positive("step_size", step_size)
+        _warn_above(method, size, steps, regime)
+    return (lambda t, count: np.full(count, size)), size
+
+
+def _warn_above(method: Method, size: float, steps: int, regime: str | None) -> None:
+    """Say so if a step size is above what theory allows."""
+    try:
+        limit = method.default_step_size(steps, regime)
+    except MastError:
+        return  # there is no limit; the result's note says why
+    if size > limit * (1 + 1e-9):
+        text = f"step size {size:.4g} is {size / limit:.3g} times the limit {limit:.4g} of {method.name}"
+        warnings.warn(f"{text}: the run has no guarantee", StepSizeWarning, stacklevel=4)
 
 
 def start_of(problem: AbstractProblem, x0: ArrayLike | None) -> Array:

@@ -55,7 +55,7 @@ def trace_steps(steps: int, trace: str | int | Iterable[int]) -> list[int]:
     else:
         every = check_int("trace", trace)
         if every < 1:
-            raise ArgumentError(f"trace every so many steps, at least 1, got {every}")
+            raise ArgumentError(f"trace, the steps between two measurements, must be at least 1, got {every}")
         refuse_too_large(f"a trace of {steps // every:,} rows", 100.0 * (steps // every))
         grid = set(range(0, steps, every))
     return sorted({step for step in grid if step < steps} | {0, steps})
@@ -172,8 +172,8 @@ class TraceFile:
         self._lines()
         files.write(self.path, "".join(json_text(row) for row in rows).encode())
 
-    def go_on(self, step: int) -> None:
-        """Take out what a run that continues after `step` will do again."""
+    def truncate_after(self, step: int) -> None:
+        """Drop the rows beyond `step`, which a run that continues there will measure again."""
         end = max((end for row, end in self._lines() if row["step"] <= step), default=0)
         try:
             if self.path.exists():

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 import mast
 from mast.errors import ArgumentError, NotExactError, UnboundedError
 from mast.objectives import Mean
+from mast.objectives.exact import Separable
 from mast.objectives.least_squares import SketchedLeastSquares
 from mast.objectives.losses import SketchedSaturating
 from mast.objectives.rowwise import Rowwise
-from mast.objectives.separable import Separable
 from objectives.linear_samples import CONVEX, FORMATS, MODELS, D, data, halves
 from sketches.samples import FINITE, SKETCHES
 

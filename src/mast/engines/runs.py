@@ -49,7 +49,7 @@ class RunFiles:
     def truncate_trace(self) -> None:
         """Take out of the trace what a run that continues at the server's round will do again."""
         if self._trace is not None:
-            self._trace.go_on(self.server.t)
+            self._trace.truncate_after(self.server.t)
 
     def _bytes(self) -> tuple[int, int]:
         return int(self.server.state.received.sum()), int(self.server.state.sent.sum())

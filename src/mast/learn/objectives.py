@@ -204,7 +204,7 @@ class _WithIntercept(RidgeModel):
         return np.zeros(self.terms)
 
     # The penalty needs to know which coordinate it looks at, so draws are applied to the whole point.
-    sketched_gradient = Objective.sketched_gradient
+    sketched_gradients = Objective.sketched_gradients
     _solve = Objective._solve
 
 

@@ -12,31 +12,30 @@ import contextlib
 import copy
 import inspect
 import math
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from mast.errors import ArgumentError, MastError, NoGuaranteeError, NotExactError, StepSizeWarning
+from mast.errors import ArgumentError, MastError, NoGuaranteeError, NotExactError
 from mast.objectives import Objective, Quadratic
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.randomness import Key
 from mast.sketches import Draw, Sampled, Sketch
-from mast.support.checks import Array, check_nonnegative, check_positive
+from mast.support.checks import Array
 from mast.theory import Guarantee
 from mast.theory.guarantee import NO_STATEMENT
 
-#: a number, "theory", or a function of the step
-StepSize = float | str | Callable[[int], float]
 EXACT = "the gap is exact"
 SHARP = "the gap is f_D^inf - E f_S^inf, which is sharper and exact here"
 BOUND = "the gap is not known: Theorem 1's upper bound of it is used"
 LOWER = "f^inf is replaced by a lower bound of f, so the gap is an upper bound"
 SKIPPED = "the gap was not computed, so there is a step size but no bound"
 ABSENT = "the gap could not be bounded, so there is a step size but no bound"
+#: f_D^inf - f^inf or what stands for it, None if that is not known; and which of them it is
+Gap = tuple[float | None, str]
 ESTIMATED = "the sketch's constants are estimated from draws, L_max is the largest that was seen"
 
 
@@ -103,34 +102,6 @@ class Method(ABC):
         """The largest step size that the statement of the regime allows; the sharpest one's if None."""
         return float(self.guarantee(regime, effort="none").max_step_size(T=max(steps, 1)))
 
-    def step_sizes(
-        self, step_size: StepSize, steps: int, regime: str | None = None
-    ) -> tuple[Callable[[int, int], Array], float | Callable[[int], float]]:
-        """The step sizes of steps t .. t+count-1 as a function of (t, count), and what was chosen."""
-        if callable(step_size):
-            rule = step_size
-            if steps > 0:
-                self._warn_above(check_nonnegative("the schedule's first step size", rule(0)), steps, regime)
-            return lambda t, count: _sizes(rule, t, count), step_size
-        if isinstance(step_size, str):
-            if step_size != "theory":
-                raise ArgumentError(f'step_size must be "theory", a number or a function, got {step_size!r}')
-            size = self.default_step_size(steps, regime)
-        else:
-            size = check_positive("step_size", step_size)
-            self._warn_above(size, steps, regime)
-        return (lambda t, count: np.full(count, size)), size
-
-    def _warn_above(self, size: float, steps: int, regime: str | None) -> None:
-        """Say so if a step size is above what theory allows."""
-        try:
-            limit = self.default_step_size(steps, regime)
-        except MastError:
-            return  # there is no limit; the result's note says why
-        if size > limit * (1 + 1e-9):
-            text = f"step size {size:.4g} is {size / limit:.3g} times the limit {limit:.4g} of {self.name}"
-            warnings.warn(f"{text}: the run has no guarantee", StepSizeWarning, stacklevel=4)
-
     @classmethod
     def parameters(cls) -> dict[str, bool]:
         """The names of the options, and whether each has to be given because it has no default."""
@@ -167,13 +138,7 @@ class SingleMethod(Method):
         return self.problem.sketch.sample(self.problem.dim, self.key(t, index=index))
 
 
-def _sizes(rule: Callable[[int], float], t: int, count: int) -> Array:
-    return np.array(
-        [check_nonnegative(f"the schedule's step size at step {t + i}", rule(t + i)) for i in range(count)]
-    )
-
-
-def spread(d: int, draw: Draw, values: Array) -> Array:
+def scatter(d: int, draw: Draw, values: Array) -> Array:
     """A sketched gradient, given on the kept coordinates, as a vector of all coordinates."""
     full = np.zeros(d)
     draw.place(full, values)
@@ -213,28 +178,8 @@ def make(method: str | Method, options: Mapping[str, Any]) -> Method:
 # ---- the numbers that statements need ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Gap:
-    """f_D^inf - f^inf or what stands for it, and which of them it is."""
-
-    value: float | None
-    source: str
-    estimated: bool = False  # whether the constants of a sketch are
-    deviation: float = 0.0  # how far the mean of a list of draws is from I
-
-    def mark(self, guarantee: Guarantee) -> Guarantee:
-        """The guarantee with a word on where its gap, and estimated constants, come from."""
-        notes = [self.source] * (self.source != EXACT) + [ESTIMATED] * self.estimated
-        if self.deviation:
-            notes.append(
-                f"f_D is the mean over a list of draws, whose mean S is off I by up to {self.deviation:.3g}; "
-                "the constants are those of the list"
-            )
-        return replace(guarantee, assumptions=(*guarantee.assumptions, *notes))
-
-
-def constants_of(problem: Problem, gap: Gap) -> dict[str, Any]:
-    """L_f, mu_f, L_D, mu_D, L_max and gap, by the names that the statements take."""
+def constants_of(problem: Problem) -> dict[str, Any]:
+    """L_f, mu_f, L_D, mu_D and L_max, by the names that the statements take."""
     f = problem.objective
     c = problem.sketch.constants(problem.dim)
     return {
@@ -243,8 +188,21 @@ def constants_of(problem: Problem, gap: Gap) -> dict[str, Any]:
         "L_D": c.L_D,
         "mu_D": c.mu_D,
         "L_max": c.L_max,
-        "gap": gap.value,
     }
+
+
+def annotated(guarantee: Guarantee, problem: AbstractProblem, gap_source: str = EXACT) -> Guarantee:
+    """The guarantee with a word on where its gap, and estimated constants, come from."""
+    notes = [] if gap_source == EXACT else [gap_source]
+    if any(p.sketch.constants(p.dim).estimated for p in problem.problems):
+        notes.append(ESTIMATED)
+    deviation = max(deviation_of(p.sketch, p.dim) for p in problem.problems)
+    if deviation:
+        notes.append(
+            f"f_D is the mean over a list of draws, whose mean S is off I by up to {deviation:.3g}; "
+            "the constants are those of the list"
+        )
+    return replace(guarantee, assumptions=(*guarantee.assumptions, *notes))
 
 
 def deviation_of(sketch: Sketch, dim: int) -> float:
@@ -271,47 +229,38 @@ def regime_of(problem: AbstractProblem, regime: str | None = None) -> str:
 
 
 def gap_of(problem: AbstractProblem, effort: str = "exact", sharp: bool = False) -> Gap:
-    """f_D^inf - mean_i f_i^inf: exact where f_D is, else bounded by Theorem 1.
+    """f_D^inf - mean_i f_i^inf or what stands for it: exact where f_D is, else bounded by Theorem 1.
 
     `effort` is "exact", "quick" (exact only where that takes no patience) or "none".
 
     With `sharp` (DSGD with exact sketched gradients only), E f_S^inf takes the place of f^inf where
     it can be had: it is f_D^inf itself if f_D splits into blocks.
     """
-    gap = _gap(problem, effort, sharp)
-    return replace(
-        gap,
-        estimated=any(p.sketch.constants(p.dim).estimated for p in problem.problems),
-        deviation=max(deviation_of(p.sketch, p.dim) for p in problem.problems),
-    )
-
-
-def _gap(problem: AbstractProblem, effort: str, sharp: bool) -> Gap:
     if effort == "none":
-        return Gap(None, SKIPPED)
+        return None, SKIPPED
     if sharp and isinstance(problem, Problem) and problem.objective.convex:
         law = problem.sketch.law(problem.dim)
         blocks = None if law is None else law.separable()
         if blocks is not None and (blocks[0] >= 0).all():  # a coordinate that always survives ties them
-            return Gap(0.0, SHARP)
+            return 0.0, SHARP
         if isinstance(problem.objective, Quadratic):
             lower = _mean_of_infima(problem, problem.objective)
             if lower is not None:
-                return Gap(max(problem.infimum() - lower, 0.0), SHARP)
+                return max(problem.infimum() - lower, 0.0), SHARP
     objectives = [p.objective for p in problem.problems]
     try:
         infima = [f.infimum() for f in objectives]
     except MastError:
-        return Gap(None, ABSENT)
+        return None, ABSENT
     if not np.isfinite(infima).all():
-        return Gap(None, ABSENT)
+        return None, ABSENT
     source = EXACT if all(f.infimum_exact for f in objectives) else LOWER
     if effort == "exact" or problem.cheap:
         with contextlib.suppress(NotExactError, ArgumentError):
             if problem.exact.infimum_exact:
-                return Gap(max(problem.infimum() - float(np.mean(infima)), 0.0), source)
+                return max(problem.infimum() - float(np.mean(infima)), 0.0), source
     if not all(p.sketch.constants(p.dim).unbiased for p in problem.problems):
-        return Gap(None, ABSENT)  # Theorem 1 needs E[S] = I
+        return None, ABSENT  # Theorem 1 needs E[S] = I
     return _by_theorem_1(problem, infima)
 
 
@@ -323,7 +272,7 @@ def _by_theorem_1(problem: AbstractProblem, infima: list[float]) -> Gap:
         x = _best_known(p.objective, problem)
         distance = float(np.sum((x - p.shift) ** 2))
         total += p.objective.value(x) + (L_D - 1) * p.objective.smoothness / 2 * distance - infimum
-    return Gap(max(total / len(problem.problems), 0.0), BOUND)
+    return max(total / len(problem.problems), 0.0), BOUND
 
 
 def _best_known(objective: Objective, problem: AbstractProblem) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 from mast import theory
 from mast.distributed import Participation, ProblemWorker, Server, stride_of
 from mast.errors import NoGuaranteeError
-from mast.methods.base import Method, State, gap_of, refuse_dependent, regime_of
+from mast.methods.base import Method, State, annotated, gap_of, refuse_dependent, regime_of
 from mast.objectives import Objective
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.sketches import Sketch
@@ -101,13 +101,13 @@ class Distributed(Method):
         """Theorem 15, 16 or 5, as sharp as the coupling allows."""
         if self.aggregation != "unbiased":
             raise NoGuaranteeError(f'no statement covers aggregation="{self.aggregation}": it is biased')
-        problems, gap = self.problem.problems, gap_of(self.problem, effort)
+        problems, (gap, source) = self.problem.problems, gap_of(self.problem, effort)
         facts, sketches = [Facts.of(p.objective) for p in problems], [p.sketch for p in problems]
         participation, regime = self.server.participation, regime_of(self.problem, regime)
         statement = guarantee_of(
-            sketches, self.problem.dim, facts, participation, self.local_steps, regime, gap.value
+            sketches, self.problem.dim, facts, participation, self.local_steps, regime, gap
         )
-        return gap.mark(statement)
+        return annotated(statement, self.problem, source)
 
 
 # ---- theory ----------------------------------------------------------------------------------------------

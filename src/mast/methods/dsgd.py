@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from mast import theory
-from mast.methods.base import EXACT, SingleMethod, State, constants_of, gap_of, refuse_dependent, regime_of
+from mast.methods.base import (
+    SingleMethod,
+    State,
+    annotated,
+    constants_of,
+    gap_of,
+    refuse_dependent,
+    regime_of,
+)
 from mast.methods.quadratics import by_expected_smoothness
 from mast.objectives import LeastSquares, Quadratic
 
@@ -26,12 +34,11 @@ class DSGD(SingleMethod):
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 2, 10 or 3, with the sharper gap where it is known; on quadratics the longer step."""
         refuse_dependent([self.problem.sketch])
-        gap = gap_of(self.problem, effort, sharp=True)
-        numbers = constants_of(self.problem, gap)
+        gap, source = gap_of(self.problem, effort, sharp=True)
         regime = regime_of(self.problem, regime)
-        statement = gap.mark(theory.dsgd(regime, **numbers))
+        statement = theory.dsgd(regime, gap=gap, **constants_of(self.problem))
         if regime == "strongly_convex" and isinstance(self.problem.objective, Quadratic | LeastSquares):
             other = by_expected_smoothness(self.problem, noise=effort != "none")
             if other is not None and other.max_step_size() > statement.max_step_size():
-                return replace(gap, source=EXACT).mark(other)  # it has no gap
-        return statement
+                return annotated(other, self.problem)
+        return annotated(statement, self.problem, source)

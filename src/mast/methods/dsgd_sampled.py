@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from mast import randomness, theory
 from mast.errors import ArgumentError, MastError
-from mast.methods.base import SingleMethod, State, constants_of, gap_of, refuse_dependent, regime_of, spread
+from mast.methods.base import (
+    SingleMethod,
+    State,
+    annotated,
+    constants_of,
+    gap_of,
+    refuse_dependent,
+    regime_of,
+    scatter,
+)
 from mast.objectives import LinearModel
 from mast.objectives.design import csr_arrays
 from mast.objectives.losses import HalfSquare, LogLoss, Ridge, Saturating
@@ -38,7 +48,7 @@ class DSGDSampled(SingleMethod):
         check_choice("sketches", self.sketches, ("one", "all"))
         f = self.problem.objective
         self.batch_size = check_int("batch_size", self.batch_size, 1, f.terms)
-        self.loop = CompiledLoop.of(self.problem, self.batch_size, self.sketches == "all")
+        self.loop = compiled_loop(self.problem, self.batch_size, self.sketches == "all")
         if self.sketches == "all" and self.loop is None:
             _ = self.support  # refuse here, not at the first step
 
@@ -63,7 +73,7 @@ class DSGDSampled(SingleMethod):
         else:
             h = np.zeros(self.problem.dim)
             for probability, S in self.support:
-                h += probability * spread(h.size, S, self.problem.sketched_gradient(state.x, S, rows))
+                h += probability * scatter(h.size, S, self.problem.sketched_gradient(state.x, S, rows))
             state.x -= step_size * h
         state.gradients += self.batch_size
 
@@ -72,7 +82,7 @@ class DSGDSampled(SingleMethod):
         if self.loop is None:
             super().advance(state, t, step_sizes)
             return
-        self.loop.run(state.x, self.seed, t, step_sizes)
+        self.loop(state.x, self.seed, t, step_sizes)
         state.gradients += self.batch_size * step_sizes.size
 
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
@@ -80,8 +90,8 @@ class DSGDSampled(SingleMethod):
         f = self.problem.objective
         if self.sketches == "one":
             refuse_dependent([self.problem.sketch])
-        gap = gap_of(self.problem, effort)
-        numbers = constants_of(self.problem, gap)
+        gap, source = gap_of(self.problem, effort)
+        numbers = constants_of(self.problem)
         terms_gap = None
         if effort != "none":
             with contextlib.suppress(MastError):
@@ -95,50 +105,52 @@ class DSGDSampled(SingleMethod):
             L_max=numbers["L_max"],
             terms_gap=terms_gap,
         )
-        return gap.mark(theory.dsgd_inexact(regime_of(self.problem, regime), **sampling._asdict(), **numbers))
+        regime = regime_of(self.problem, regime)
+        statement = theory.dsgd_inexact(regime, **sampling._asdict(), gap=gap, **numbers)
+        return annotated(statement, self.problem, source)
 
 
 # ---- the compiled loop, for linear models and sketches that have `units` ---------------------------
 
 
-@dataclass(frozen=True)
-class CompiledLoop:
-    """Steps of `dsgd_sampled` by the kernels, with what they need made ready once.
+def compiled_loop(problem: Problem, batch_size: int, averaged: bool) -> Callable[..., None] | None:
+    """Steps t, t+1, ... by the kernels, as a function of (x, seed, t, step sizes) that changes x.
 
-    It is plain tuples: Numba's cache on disk would look for classes where they were once defined.
+    None where only the slow steps can run. What the kernels need is made ready once, as plain tuples: Numba's
+    cache on disk would look for classes where they were once defined.
     """
+    from mast.sketches.compiled import DrawKind, unit_arrays  # Numba takes a while to load
 
-    terms: tuple[Any, ...]
-    units: tuple[Any, ...]
-    batch_size: int
-    kernel: str
+    f, units = problem.objective, unit_arrays(problem.sketch, problem.dim)
+    if not isinstance(f, LinearModel) or units is None or type(f.loss) not in _LOSSES:
+        return None
+    if not isinstance(f.penalty, Ridge | Saturating) or (averaged and not units.single):
+        return None
+    penalty = (f.penalty.l2, 0.0) if isinstance(f.penalty, Ridge) else (0.0, f.penalty.weight)
+    rows = (*csr_arrays(f.design.csr), f.labels, f.rates)
+    terms = (*rows, _LOSSES[type(f.loss)], *penalty, problem.shift, f.design.matrix @ problem.shift)
+    masked = units.kind is DrawKind.MASK and np.array_equal(units.unit_of, np.arange(f.dim))
+    kernel = "averaged_steps" if averaged else "masked_steps" if masked else "sampled_steps"
+    loop = partial(_take_steps, kernel, terms, (int(units.kind), *units[1:]), batch_size)
+    loop(np.zeros(f.dim), 0, 0, np.empty(0))  # compile now, so that no clock sees it
+    return loop
 
-    @staticmethod
-    def of(problem: Problem, batch_size: int, averaged: bool) -> CompiledLoop | None:
-        """The loop for this problem; None where only the slow steps can run."""
-        from mast.sketches.compiled import DrawKind, unit_arrays  # Numba takes a while to load
 
-        f, units = problem.objective, unit_arrays(problem.sketch, problem.dim)
-        if not isinstance(f, LinearModel) or units is None or type(f.loss) not in _LOSSES:
-            return None
-        if not isinstance(f.penalty, Ridge | Saturating) or (averaged and not units.single):
-            return None
-        penalty = (f.penalty.l2, 0.0) if isinstance(f.penalty, Ridge) else (0.0, f.penalty.weight)
-        rows = (*csr_arrays(f.design.csr), f.labels, f.rates)
-        terms = (*rows, _LOSSES[type(f.loss)], *penalty, problem.shift, f.design.matrix @ problem.shift)
-        masked = units.kind is DrawKind.MASK and np.array_equal(units.unit_of, np.arange(f.dim))
-        kernel = "averaged_steps" if averaged else "masked_steps" if masked else "sampled_steps"
-        loop = CompiledLoop(terms, (int(units.kind), *units[1:]), batch_size, kernel)
-        loop.run(np.zeros(f.dim), 0, 0, np.empty(0))  # compile now, so that no clock sees it
-        return loop
-
-    def run(self, x: Array, seed: int, t: int, step_sizes: Array) -> None:
-        """Steps t, t+1, ..., in place."""
-        kernels = importlib.import_module("mast.methods.kernels")  # Numba takes a while to load
-        words = np.array([seed & 0xFFFFFFFF, seed >> 32], dtype=np.uint32)
-        labels = self.terms[3]
-        steps = (words, t, step_sizes, self.batch_size, *randomness.feistel_sides(labels.size))
-        getattr(kernels, self.kernel)(self.terms, self.units, steps, x)
+def _take_steps(
+    kernel: str,
+    terms: tuple[Any, ...],
+    units: tuple[Any, ...],
+    batch_size: int,
+    x: Array,
+    seed: int,
+    t: int,
+    step_sizes: Array,
+) -> None:
+    kernels = importlib.import_module("mast.methods.kernels")  # Numba takes a while to load
+    words = np.array([seed & 0xFFFFFFFF, seed >> 32], dtype=np.uint32)
+    labels = terms[3]
+    steps = (words, t, step_sizes, batch_size, *randomness.feistel_sides(labels.size))
+    getattr(kernels, kernel)(terms, units, steps, x)
 
 
 _LOSSES = {LogLoss: 0, HalfSquare: 1}

@@ -1,6 +1,6 @@
 """The steps of `dsgd_sampled`, compiled: a few dozen nanoseconds each, proportional to what is kept.
 
-The loops change x in place. They take tuples, made by `CompiledLoop` and unpacked in their first lines:
+The loops change x in place. They take tuples, made by `compiled_loop` and unpacked in their first lines:
 a linear model as CSR arrays, labels and rates (the weights of its terms), the number of its loss, its two
 penalties, the shift v and A v; the fields of `UnitArrays` of `mast.sketches.compiled`; and the two words of
 the seed, the first step, the step sizes, and the sides of the rectangle on which rows are chosen.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mast import theory
-from mast.methods.base import State, constants_of, gap_of, regime_of
-from mast.methods.support import OverSupport
+from mast.methods.base import State, annotated, constants_of, gap_of, regime_of
+from mast.methods.finite_support import FiniteSupportMethod
 from mast.support.checks import Array, check_choice, check_probability
 
 
@@ -20,7 +20,7 @@ class LSVRDSGState(State):
 
 
 @dataclass
-class LSVRDSG(OverSupport):
+class LSVRDSG(FiniteSupportMethod):
     """h = grad f_S(x) - grad f_S(w) + hhat; with probability p, w becomes the x of before the step.
 
     Parameters
@@ -71,7 +71,9 @@ class LSVRDSG(OverSupport):
 
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 17 or 19, for the kind of batch."""
-        gap = gap_of(self.over, effort)
-        numbers = constants_of(self.over, gap)
+        gap, source = gap_of(self.over, effort)
         batches: dict[str, Any] = {"N": self.N, "b": self.b, "p": self.p, "batch": self.batch}
-        return gap.mark(theory.l_svrdsg(regime_of(self.over, regime), **batches, **numbers))
+        regime = regime_of(self.over, regime)
+        return annotated(
+            theory.l_svrdsg(regime, **batches, gap=gap, **constants_of(self.over)), self.over, source
+        )

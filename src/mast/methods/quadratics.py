@@ -80,6 +80,6 @@ def _independent(problem: Problem, scales: Array, noise: bool) -> GradientMoment
         return GradientMoments(curvature, square, None)
     u = problem.minimizer() - problem.shift
     rest = problem.objective.gradient(problem.shift) + H @ u - diagonal * u  # the mean without c_i
-    spread = H**2 @ (u**2 * (s - 1)) - diagonal**2 * u**2 * (s - 1)
-    each = s * (rest**2 + spread) + 2 * s**2 * diagonal * u * rest + s**3 * (diagonal * u) ** 2
+    variance = H**2 @ (u**2 * (s - 1)) - diagonal**2 * u**2 * (s - 1)
+    each = s * (rest**2 + variance) + 2 * s**2 * diagonal * u * rest + s**3 * (diagonal * u) ** 2
     return GradientMoments(curvature, square, float(each.sum()))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from mast import theory
-from mast.methods.base import EXACT, State, constants_of, gap_of
-from mast.methods.support import OverSupport
+from mast.methods.base import State, annotated, constants_of
+from mast.methods.finite_support import FiniteSupportMethod
 from mast.support.checks import Array, check_probability
 
 
@@ -22,7 +22,7 @@ class SPAGEState(State):
 
 
 @dataclass
-class SPAGE(OverSupport):
+class SPAGE(FiniteSupportMethod):
     """x <- x - g h; then h is a mean over b sketches with probability p, else it is updated by differences.
 
     The difference is grad f_S(x_new) - grad f_S(x_old), averaged over b_small sketches.
@@ -77,6 +77,6 @@ class SPAGE(OverSupport):
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 20, which needs no convexity."""
         batches: dict[str, Any] = {"N": self.N, "b": self.b, "b_small": self.b_small, "p": self.p}
-        gap = replace(gap_of(self.over, "none"), source=EXACT)  # the statement uses none
-        numbers = constants_of(self.over, gap)
-        return gap.mark(theory.s_page(regime or "nonconvex", sigma_sq=self.sigma_sq, **batches, **numbers))
+        numbers = constants_of(self.over)
+        statement = theory.s_page(regime or "nonconvex", sigma_sq=self.sigma_sq, **batches, **numbers)
+        return annotated(statement, self.over)

@@ -6,7 +6,6 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -136,29 +135,18 @@ class Objective(ABC):
     #: the number of terms f_i whose mean f is; 1 if f is not a finite sum
     terms: int = 1
 
-    def sketched_gradient(
-        self,
-        x: Array,
-        draw: Draw,
-        shift: Array,
-        rows: Indices | None = None,
-        *,
-        minus: Array | None = None,
-        at_shift: Any = None,
-    ) -> Array:
-        """The gradient of f_S(x) = f(v + S(x - v)) for one draw, less that at `minus` if it is given.
+    def sketched_gradient(self, x: Array, draw: Draw, shift: Array, rows: Indices | None = None) -> Array:
+        """The gradient of f_S(x) = f(v + S(x - v)) for one draw.
 
         For a diagonal draw these are its values on ``draw.indices``, all others being 0; for a
-        general matrix the whole vector. With `rows`, f is the mean of those terms. `at_shift` is what the
-        method of that name returns for the shift; a `Problem` remembers it.
+        general matrix the whole vector. With `rows`, f is the mean of those terms.
         """
         y = draw.sparsified(x, shift)
-        gradient = draw.gather_scaled(self.gradient(y) if rows is None else self.term_gradient(y, rows))
-        return gradient if minus is None else gradient - self.sketched_gradient(minus, draw, shift, rows)
+        return draw.gather_scaled(self.gradient(y) if rows is None else self.term_gradient(y, rows))
 
-    def at_shift(self, shift: Array) -> Any:
-        """What the sketched gradients of all draws have in common, given the shift; here nothing."""
-        return None
+    def sketched_gradients(self, shift: Array) -> SketchedGradients:
+        """The gradients of f_S for many draws around one shift, which `Problem` keeps."""
+        return SketchedGradients(self, shift)
 
     @property
     def term_smoothness(self) -> Array:
@@ -179,3 +167,18 @@ class Objective(ABC):
 
     def _point(self, x: ArrayLike) -> Array:
         return vector("x", x, self.dim, finite=False)
+
+
+class SketchedGradients:
+    """Gradients of f_S(x) = f(v + S(x - v)), draw after draw; an objective may have a quicker way."""
+
+    def __init__(self, objective: Objective, shift: Array) -> None:
+        self.objective, self.shift = objective, shift
+
+    def gradient(self, x: Array, draw: Draw, rows: Indices | None = None) -> Array:
+        """That at x, as `Objective.sketched_gradient` has it."""
+        return self.objective.sketched_gradient(x, draw, self.shift, rows)
+
+    def difference(self, x: Array, w: Array, draw: Draw) -> Array:
+        """That at x less that at w."""
+        return self.gradient(x, draw) - self.gradient(w, draw)

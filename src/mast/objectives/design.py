@@ -1,10 +1,15 @@
-"""The data matrix of a linear model: one observation per row; dense or sparse, checked once, then read."""
+"""The data matrix of a linear model: one observation per row; dense or sparse, checked once, then read.
+
+`Pairs` is the matrix block by block of its columns, as the closed forms of f_D need it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, cached_property
+from itertools import pairwise
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +31,11 @@ SMALL = 64  #: up to this size of the Gram matrix its eigenvalues are computed d
 OVERFLOW = "the entries of A are so large that their squares overflow: rescale the columns"
 CACHED = 32  #: of a large matrix, blocks that are smaller by this stay in the cache
 DENSE_SHARE = 0.15  #: a sparse matrix with more non-zeros than this is multiplied by BLAS for its Gram matrix
+CHUNK = 1 << 15  #: pairs that are worked on at a time, so that they stay in the cache
+MERGED_ENOUGH = 0.8  #: merging pays if it leaves at most this share of the pairs
+
+#: makes weighted slopes of margins, given which pairs they belong to
+PairSlope = Callable[[Array, slice], Array]
 
 
 class Design:
@@ -172,3 +182,144 @@ def kernels() -> ModuleType:
     from mast.objectives import kernels
 
     return kernels
+
+
+# ---- the matrix block by block -----------------------------------------------------------------------------
+
+
+class Blocks:
+    """The columns, block by block: blocks that hold a column, the smaller ones first.
+
+    Columns with the label -1 belong to no block.
+    """
+
+    def __init__(self, labels: Indices) -> None:
+        names, numbers, sizes = np.unique(labels[labels >= 0], return_inverse=True, return_counts=True)
+        rank = np.empty(names.size, dtype=np.int64)
+        by_size = np.argsort(sizes, kind="stable")
+        rank[by_size] = np.arange(names.size)
+        self.labels = np.full(labels.size, -1, dtype=np.int64)  # renumbered
+        self.labels[labels >= 0] = rank[numbers]
+        self.free = np.flatnonzero(labels < 0)
+        self.order = np.argsort(self.labels, kind="stable")[self.free.size :]
+        self.sizes = sizes[by_size]
+        self.start = np.concatenate([[0], np.cumsum(self.sizes)])
+        self.count = int(names.size)
+
+
+class BlockRun(NamedTuple):
+    """The pairs and columns of successive blocks (in their order), with their part of B and its transpose."""
+
+    pairs: slice
+    columns: slice
+    B: Any
+    T: Any
+
+
+class Pairs:
+    """B: one row per pair and one column per coordinate, in the blocks' order, as an operator.
+
+    Of sparse data B holds the pairs with a non-zero, block by block, equal ones merged where that pays; of
+    dense data every row is a pair of each block, and products are BLAS. `factors` multiply the rows of the
+    data, `context` says of each row which set of equal rows it belongs to, and `shares` are its weights.
+    """
+
+    def __init__(self, A: Any, factors: Array, blocks: Blocks, context: Indices, shares: Array) -> None:
+        self.blocks, self.dense = blocks, isinstance(A, np.ndarray)
+        n = A.shape[0]
+        if self.dense:
+            self.start = n * np.arange(blocks.count + 1)  #: where the pairs of each block begin
+            self.touched = np.full(n, blocks.count, dtype=np.int64)  #: in how many blocks a row has entries
+            self.B: Any = np.asfortranarray(A[:, blocks.order] * factors[:, None])
+            self.context, self.weights = np.tile(context, blocks.count), np.tile(shares, blocks.count)
+            return
+        import scipy.sparse
+
+        place = np.zeros(A.shape[1], dtype=A.indices.dtype)
+        place[blocks.order] = np.arange(blocks.order.size)
+        self.start, self.touched, rows, (indptr, indices, data) = kernels().pairs(
+            csr_arrays(A), factors, blocks.labels, place, blocks.count
+        )
+        self.B = scipy.sparse.csr_array((data, indices, indptr), shape=(rows.size, blocks.order.size))
+        self.context, self.weights = context[rows], shares[rows]
+        if rows.size and context.size and int(context.max()) + 1 < n:
+            self._merge()
+
+    def _merge(self) -> None:
+        """Replace equal pairs by one with their joint weight, if there are many."""
+        B = self.B
+        target, first = np.empty(B.shape[0], dtype=np.int64), np.empty(B.shape[0], dtype=np.int64)
+        bits = B.indptr, B.indices, B.data.view(np.uint64)
+        count = kernels().equal_rows(bits, self.context, target, first)
+        if count > MERGED_ENOUGH * B.shape[0]:
+            return
+        first = first[:count]
+        self.weights = sums_of(self.weights, target, count)
+        self.context = self.context[first]
+        self.start = np.searchsorted(first, self.start)
+        self.B = B[first]
+
+    @cached_property
+    def parts(self) -> list[BlockRun]:
+        """Blocks one by one if B is dense, else in runs with about a chunk of pairs each."""
+        if self.dense:
+            runs = zip(pairwise(self.start.tolist()), pairwise(self.blocks.start.tolist()), strict=True)
+            spans = [(slice(*pairs), slice(*columns)) for pairs, columns in runs]
+            return [BlockRun(*span, self.B[:, span[1]], self.B[:, span[1]].T) for span in spans]
+        # both matrices share arrays, sorted by columns: the rows of B are too short for a loop over each
+        T = self.B.T.tocsr()
+        parts, first = [], 0
+        for last in range(1, self.start.size):
+            if self.start[last] - self.start[first] >= CHUNK or last == self.start.size - 1:
+                pairs = slice(int(self.start[first]), int(self.start[last]))
+                columns = slice(int(self.blocks.start[first]), int(self.blocks.start[last]))
+                mirror = T[columns, pairs]
+                parts.append(BlockRun(pairs, columns, mirror.T, mirror))
+                first = last
+        return parts
+
+    def sweep(self, u: Array, slope: PairSlope) -> Array:
+        """B' applied to what `slope` makes of B u, some blocks at a time: neither is ever whole."""
+        out = np.empty(self.blocks.order.size)
+        for pairs, columns, B, T in self.parts:
+            out[columns] = T @ slope(B @ u[columns], pairs)
+        return out
+
+    def forward(self, u: Array) -> Array:
+        """B u."""
+        out = np.empty(self.context.size)
+        for pairs, columns, B, _ in self.parts:
+            out[pairs] = B @ u[columns]
+        return out
+
+    def backward(self, r: Array) -> Array:
+        """B'r."""
+        out = np.empty(self.blocks.order.size)
+        for pairs, columns, _, T in self.parts:
+            out[columns] = T @ r[pairs]
+        return out
+
+    def column_squares(self, weights: Array) -> Array:
+        """The diagonal of B' diag(weights) B."""
+        out = np.empty(self.blocks.order.size)
+        for pairs, columns, _, T in self.parts:
+            out[columns] = T**2 @ weights[pairs]
+        return out
+
+    def grams(self, weights: Array) -> Array:
+        """All B_k' diag(weights) B_k, one after the other."""
+        starts = np.concatenate([[0], np.cumsum(self.blocks.sizes**2)])
+        out = np.zeros(int(starts[-1]))
+        if self.dense:
+            for k, (pairs, _, B, _) in enumerate(self.parts):
+                out[starts[k] : starts[k + 1]] = weighted_gram(B, weights[pairs]).ravel()
+        else:
+            kernels().block_grams(csr_arrays(self.B), weights, (self.start, self.blocks.start, starts), out)
+        return out
+
+
+def sums_of(values: Array, groups: Indices, count: int) -> Array:
+    """The sum of the values of each group."""
+    out = np.zeros(count)
+    kernels().grouped_sums(values, groups, out)
+    return out

@@ -1,4 +1,4 @@
-"""f_D of a linear model in closed form: what its forms share, and the pairs that two of them are sums over.
+"""f_D of a linear model in closed form: what its forms share, and that where one of K blocks survives.
 
 A pair is a row and a block of columns that survive together. If of K blocks block k survives, the margin of
 row i is ``base_i + K a_ik'u_k``, where a_ik are the row's entries in the block and ``base_i`` is what the row
@@ -11,197 +11,26 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from mast.errors import ConvergenceError, UnboundedError
 from mast.objectives.base import Objective
-from mast.objectives.design import Design, csr_arrays, kernels, weighted_gram
-from mast.objectives.losses import Penalty
-from mast.objectives.newton import newton
+from mast.objectives.design import Blocks, Pairs, PairSlope, kernels, sums_of
+from mast.objectives.logistic import SATURATED, SEPARABLE, rank
+from mast.objectives.losses import Penalty, weighted_sum
+from mast.objectives.newton import LARGEST_DIMENSION, newton, solve
 from mast.support.checks import Array, Indices
 
 if TYPE_CHECKING:
     from mast.objectives.linear import LinearModel
     from mast.sketches import Sketch
 
-#: makes weighted slopes of margins, given which pairs they belong to
-Pull = Callable[[Array, slice], Array]
-
-CHUNK = 1 << 15  #: pairs that are worked on at a time, so that they stay in the cache
 DENSE_SHARE = 0.25  #: dense data with fewer non-zeros than this are treated as sparse
-MERGED_ENOUGH = 0.8  #: merging pays if it leaves at most this share of the pairs
-
-
-class Blocks:
-    """The columns, block by block: blocks that hold a column, the smaller ones first.
-
-    Columns with the label -1 belong to no block.
-    """
-
-    def __init__(self, labels: Indices) -> None:
-        names, numbers, sizes = np.unique(labels[labels >= 0], return_inverse=True, return_counts=True)
-        rank = np.empty(names.size, dtype=np.int64)
-        by_size = np.argsort(sizes, kind="stable")
-        rank[by_size] = np.arange(names.size)
-        self.labels = np.full(labels.size, -1, dtype=np.int64)  # renumbered
-        self.labels[labels >= 0] = rank[numbers]
-        self.free = np.flatnonzero(labels < 0)
-        self.order = np.argsort(self.labels, kind="stable")[self.free.size :]
-        self.sizes = sizes[by_size]
-        self.start = np.concatenate([[0], np.cumsum(self.sizes)])
-        self.count = int(names.size)
-
-
-class BlockRun(NamedTuple):
-    """The pairs and columns of successive blocks (in their order), with their part of B and its transpose."""
-
-    pairs: slice
-    columns: slice
-    B: Any
-    T: Any
-
-
-class Pairs:
-    """B: one row per pair and one column per coordinate, in the blocks' order, as an operator."""
-
-    blocks: Blocks
-    context: Indices  #: of each pair: the number of its row, or of the set of equal rows it belongs to
-    parts: list[BlockRun]
-
-    def sweep(self, u: Array, pull: Pull) -> Array:
-        """B' applied to what `pull` makes of B u, some blocks at a time: neither is ever whole."""
-        out = np.empty(self.blocks.order.size)
-        for pairs, columns, B, T in self.parts:
-            out[columns] = T @ pull(B @ u[columns], pairs)
-        return out
-
-    def forward(self, u: Array) -> Array:
-        """B u."""
-        out = np.empty(self.context.size)
-        for pairs, columns, B, _ in self.parts:
-            out[pairs] = B @ u[columns]
-        return out
-
-    def backward(self, r: Array) -> Array:
-        """B'r."""
-        out = np.empty(self.blocks.order.size)
-        for pairs, columns, _, T in self.parts:
-            out[columns] = T @ r[pairs]
-        return out
-
-    def column_squares(self, weights: Array) -> Array:
-        """The diagonal of B' diag(weights) B."""
-        out = np.empty(self.blocks.order.size)
-        for pairs, columns, _, T in self.parts:
-            out[columns] = T**2 @ weights[pairs]
-        return out
-
-
-class SparsePairs(Pairs):
-    """The pairs that hold a non-zero, block by block; entries are times a factor of their row."""
-
-    def __init__(self, A: Any, factors: Array, blocks: Blocks, context: Indices, shares: Array) -> None:
-        import scipy.sparse
-
-        self.blocks = blocks
-        place = np.zeros(A.shape[1], dtype=A.indices.dtype)
-        place[blocks.order] = np.arange(blocks.order.size)
-        #: where the pairs of each block begin, and how many blocks each row has entries in
-        self.start, self.touched, rows, (indptr, indices, data) = kernels().pairs(
-            csr_arrays(A), factors, blocks.labels, place, blocks.count
-        )
-        self.context = context[rows]
-        self.weights = shares[rows]
-        shape = (rows.size, blocks.order.size)
-        self.B: Any = scipy.sparse.csr_array((data, indices, indptr), shape=shape)
-        if rows.size and context.size and int(context.max()) + 1 < context.size:
-            self._merge()
-
-    def _merge(self) -> None:
-        """Replace equal pairs by one with their joint weight, if there are many."""
-        B = self.B
-        target, first = np.empty(B.shape[0], dtype=np.int64), np.empty(B.shape[0], dtype=np.int64)
-        bits = B.indptr, B.indices, B.data.view(np.uint64)
-        count = kernels().equal_rows(bits, self.context, target, first)
-        if count > MERGED_ENOUGH * B.shape[0]:
-            return
-        first = first[:count]
-        self.weights = sums_of(self.weights, target, count)
-        self.context = self.context[first]
-        self.start = np.searchsorted(first, self.start)
-        self.B = B[first]
-
-    @cached_property
-    def parts(self) -> list[BlockRun]:  # type: ignore[override]
-        """Both matrices share arrays, sorted by columns: the rows of B are too short for a loop over each."""
-        T = self.B.T.tocsr()
-        parts = []
-        for first, last in _runs(self.start):
-            pairs = slice(int(self.start[first]), int(self.start[last]))
-            columns = slice(int(self.blocks.start[first]), int(self.blocks.start[last]))
-            mirror = T[columns, pairs]
-            parts.append(BlockRun(pairs, columns, mirror.T, mirror))
-        return parts
-
-    def grams(self, weights: Array) -> Array:
-        """All B_k' diag(weights) B_k, one after the other."""
-        sizes = self.blocks.sizes
-        starts = np.concatenate([[0], np.cumsum(sizes**2)])
-        out = np.zeros(int(starts[-1]))
-        begin = self.start, self.blocks.start, starts
-        kernels().block_grams(csr_arrays(self.B), weights, begin, out)
-        return out
-
-
-class DensePairs(Pairs):
-    """The same for dense data: every (row, block) is a pair, and products are BLAS."""
-
-    def __init__(self, A: Array, factors: Array, blocks: Blocks, context: Indices, shares: Array) -> None:
-        n = A.shape[0]
-        self.blocks = blocks
-        self.touched = np.full(n, blocks.count, dtype=np.int64)
-        self.start = n * np.arange(blocks.count + 1)
-        self.context = np.tile(context, blocks.count)
-        self.weights = np.tile(shares, blocks.count)
-        columns = np.asfortranarray(A[:, blocks.order] * factors[:, None])
-        self.parts = []
-        for k, (first, last) in enumerate(pairwise(blocks.start.tolist())):
-            B = columns[:, first:last]
-            self.parts.append(BlockRun(slice(k * n, k * n + n), slice(first, last), B, B.T))
-
-    def grams(self, weights: Array) -> Array:
-        """All B_k' diag(weights) B_k, one after the other."""
-        grams = [weighted_gram(B, weights[pairs]).ravel() for pairs, _, B, _ in self.parts]
-        return np.concatenate(grams) if grams else np.empty(0)
-
-
-def _runs(start: Indices) -> list[tuple[int, int]]:
-    """Runs first .. last-1 of blocks with about a chunk of pairs each."""
-    runs, first = [], 0
-    for last in range(1, start.size):
-        if start[last] - start[first] >= CHUNK or last == start.size - 1:
-            runs.append((first, last))
-            first = last
-    return runs
-
-
-def sums_of(values: Array, groups: Indices, count: int) -> Array:
-    """The sum of the values of each group."""
-    out = np.zeros(count)
-    kernels().grouped_sums(values, groups, out)
-    return out
-
-
-def make_pairs(
-    design: Design, factors: Array, blocks: Blocks, context: Indices, shares: Array
-) -> SparsePairs | DensePairs:
-    """The pairs of a design: factors, contexts and shares are those of its rows."""
-    if design.sparse or np.count_nonzero(design.matrix) < DENSE_SHARE * design.matrix.size:
-        return SparsePairs(design.csr, factors, blocks, context, shares)
-    return DensePairs(design.matrix, factors, blocks, context, shares)
+BATCHED = 24  #: systems up to this size are solved many at a time
+LARGEST_BORDER = 64  #: more coordinates that always survive are not eliminated by a bordered system
 
 
 class SketchedLinear(Objective):
@@ -239,8 +68,8 @@ class SketchedLinear(Objective):
         return f"f_D of {self.model.title}"
 
 
-class Bend(NamedTuple):
-    """The curvature of the loss part of a `PairForm` at a point."""
+class PairCurvature(NamedTuple):
+    """The second derivatives of the loss part of a `PairForm` at a point."""
 
     pairs: Array  #: of each pair with itself
     totals: Array  #: of each row (or of each set of equal rows) with itself
@@ -261,8 +90,12 @@ class PairForm(SketchedLinear):
     ) -> None:
         super().__init__(model, sketch, shift, penalty)
         self.blocks = blocks
-        self.offsets = model.at_shift(shift)  #: the margin of each row at the shift
-        self.border = model.design.dense_columns(blocks.free) * model.signs[:, None]
+        self.offsets = model.margins_at(shift)  #: the margin of each row at the shift
+
+    @cached_property
+    def border(self) -> Array:
+        """The columns of the free coordinates, each row times its sign."""
+        return self.model.design.dense_columns(self.blocks.free) * self.model.signs[:, None]
 
     def _bases(self, x: Array) -> Array:
         """The margin of each row without any block."""
@@ -284,28 +117,28 @@ class PairForm(SketchedLinear):
         return gradient
 
     @abstractmethod
-    def _bend(self, x: Array) -> Bend:
+    def _pair_curvature(self, x: Array) -> PairCurvature:
         """The curvature at x."""
 
     @abstractmethod
-    def _fill(self, H: Array, bend: Bend) -> None:
+    def _fill_blocks(self, H: Array, curvature: PairCurvature) -> None:
         """Write the part of the Hessian in the blocks' columns."""
 
-    def _corner(self, bend: Bend) -> tuple[Array, Array]:
+    def _free_part(self, curvature: PairCurvature) -> tuple[Array, Array]:
         """The Hessian's part with free coordinates: columns of blocks by free ones, and free by free."""
         border, context = self.border, self.pairs.context
         cross = np.empty((self.blocks.order.size, border.shape[1]))
         for j in range(border.shape[1]):
-            cross[:, j] = self.pairs.backward(bend.pairs * border[context, j])
-        return cross, border.T @ (bend.totals[:, None] * border)
+            cross[:, j] = self.pairs.backward(curvature.pairs * border[context, j])
+        return cross, border.T @ (curvature.totals[:, None] * border)
 
-    def _assemble(self, bend: Bend) -> Array:
+    def _loss_hessian(self, curvature: PairCurvature) -> Array:
         """The loss part of the Hessian as one matrix."""
         order, free = self.blocks.order, self.blocks.free
         H = np.zeros((self.dim, self.dim))
-        self._fill(H, bend)
+        self._fill_blocks(H, curvature)
         if free.size:
-            cross, H[np.ix_(free, free)] = self._corner(bend)
+            cross, H[np.ix_(free, free)] = self._free_part(curvature)
             H[np.ix_(order, free)] = cross
             H[np.ix_(free, order)] = cross.T
         return H
@@ -313,30 +146,200 @@ class PairForm(SketchedLinear):
     def hessian(self, x: ArrayLike) -> Array:
         """The Hessian of f_D at x, dense."""
         x = self._point(x)
-        H = self._assemble(self._bend(x))
+        H = self._loss_hessian(self._pair_curvature(x))
         H[np.diag_indices(self.dim)] += self.penalty.curvature(x)
         return H
 
     def curvature(self, x: ArrayLike) -> tuple[Callable[[Array], Array], Array]:
         """The Hessian as a product with vectors, and its diagonal."""
         x = self._point(x)
-        bend, penalty = self._bend(x), self.penalty.curvature(x)
+        curvature, penalty = self._pair_curvature(x), self.penalty.curvature(x)
         order, free, context = self.blocks.order, self.blocks.free, self.pairs.context
         diagonal = penalty.copy()
         # exact for pairs of one column each, and else near enough to precondition with
-        diagonal[order] += self.pairs.column_squares(bend.pairs)
-        diagonal[free] += bend.totals @ self.border**2
+        diagonal[order] += self.pairs.column_squares(curvature.pairs)
+        diagonal[free] += curvature.totals @ self.border**2
 
         def product(p: Array) -> Array:
             out = penalty * p
             along = self.pairs.forward(p[order])
-            bent = bend.pairs * along if bend.within is None else bend.within @ along
+            pulled_pairs = curvature.pairs * along if curvature.within is None else curvature.within @ along
             if free.size:
                 in_rows = self.border @ p[free]
-                pulled = sums_of(bend.pairs * along, context, bend.totals.size)
-                out[free] += (bend.totals * in_rows + pulled) @ self.border
-                bent += bend.pairs * in_rows[context]
-            out[order] += self.pairs.backward(bent)
+                pulled_rows = sums_of(curvature.pairs * along, context, curvature.totals.size)
+                out[free] += (curvature.totals * in_rows + pulled_rows) @ self.border
+                pulled_pairs += curvature.pairs * in_rows[context]
+            out[order] += self.pairs.backward(pulled_pairs)
             return out
 
         return product, diagonal
+
+
+class Separable(PairForm):
+    """sum_p w_p loss(base + B_p u) + sum_c w_c loss(base_c) + penalty, with u = x - v.
+
+    p runs over the (row, block) pairs and c over the contexts: the rows, equal ones merged.
+
+    This is Perm-K with a fixed partition, Rand-1, their grouped forms, and no sketch at all (K = 1). f_D then
+    splits into one small problem per block. Coordinates that always survive (label -1, such as an intercept)
+    tie the blocks together: the Hessian is an arrow.
+    """
+
+    def __init__(
+        self, model: LinearModel, sketch: Sketch, shift: Array, penalty: Penalty, labels: Indices, K: int
+    ) -> None:
+        super().__init__(model, sketch, shift, penalty, Blocks(labels))
+        context, first = _contexts(self.offsets, self.border)
+        self.offsets, self.border = self.offsets[first], self.border[first]
+        A = model.design.matrix
+        if model.design.sparse or np.count_nonzero(A) < DENSE_SHARE * A.size:
+            A = model.design.csr
+        self.pairs = Pairs(A, K * model.signs, self.blocks, context, model.rates / K)
+        unused = model.rates * (1 - self.pairs.touched / K)  # the blocks that leave a row at its base
+        self.shared = sums_of(unused, context, first.size)
+        self._plain = not self.blocks.free.size and not self.offsets.any()  # every base is 0
+
+    def margins(self, x: Array, bases: Array) -> Array:
+        """The margin of each pair."""
+        m = self._forward(x)
+        if not self._plain:
+            m += bases[self.pairs.context]
+        return m
+
+    # ---- value and derivatives ---------------------------------------------------------------
+
+    def gradient(self, x: ArrayLike) -> Array:
+        """The gradient of f_D at x."""
+        x = self._point(x)
+        bases = self._bases(x)
+        return self._sweep(x, bases, self.model.loss.slope(bases), lambda m, _: self.model.loss.slope(m))
+
+    def _sweep(self, x: Array, bases: Array, base_slopes: Array, slope: PairSlope) -> Array:
+        """The gradient, one sweep forward and one back; `slope` sees the margins of some pairs at a time."""
+        pairs, plain, free = self.pairs, self._plain, self.blocks.free.size > 0
+        totals = self.shared * base_slopes
+
+        def weighted(m: Array, span: slice) -> Array:
+            if not plain:
+                m += bases[pairs.context[span]]
+            slopes = slope(m, span)
+            slopes *= pairs.weights[span]
+            if free:
+                kernels().grouped_sums(slopes, pairs.context[span], totals)
+            return slopes
+
+        return self._gathered(x, pairs.sweep((x - self.shift)[self.blocks.order], weighted), totals)
+
+    def value(self, x: ArrayLike) -> float:
+        """f_D(x)."""
+        x = self._point(x)
+        loss, bases = self.model.loss, self._bases(x)
+        in_pairs = weighted_sum(self.pairs.weights, loss.value(self.margins(x, bases)))
+        return in_pairs + weighted_sum(self.shared, loss.value(bases)) + self.penalty.value(x)
+
+    def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
+        """The value and the gradient."""
+        x = self._point(x)
+        loss, bases = self.model.loss, self._bases(x)
+        base_values, base_slopes = loss.value_and_slope(bases)
+        parts = [weighted_sum(self.shared, base_values), self.penalty.value(x)]
+
+        def slope(m: Array, span: slice) -> Array:
+            losses, slopes = loss.value_and_slope(m)
+            parts.append(weighted_sum(self.pairs.weights[span], losses))
+            return slopes
+
+        gradient = self._sweep(x, bases, base_slopes, slope)
+        return float(np.sum(parts)), gradient
+
+    def _pair_curvature(self, x: Array) -> PairCurvature:
+        loss, bases = self.model.loss, self._bases(x)
+        in_pairs = loss.curvature(self.margins(x, bases))
+        in_pairs *= self.pairs.weights
+        return self._curvature_from(in_pairs, self.shared * loss.curvature(bases))
+
+    def _curvature_from(self, in_pairs: Array, at_bases: Array) -> PairCurvature:
+        """The curvature, from the weighted one of the loss of each pair and of each context at its base."""
+        if self.blocks.free.size:
+            at_bases = at_bases + sums_of(in_pairs, self.pairs.context, at_bases.size)
+        return PairCurvature(in_pairs, at_bases)
+
+    def _fill_blocks(self, H: Array, curvature: PairCurvature) -> None:
+        flat, begin = self.pairs.grams(curvature.pairs), 0
+        for k, size in enumerate(self.blocks.sizes.tolist()):
+            columns = self.blocks.order[self.blocks.start[k] : self.blocks.start[k] + size]
+            H[np.ix_(columns, columns)] = flat[begin : begin + size * size].reshape(size, size)
+            begin += size * size
+
+    # ---- the minimiser -----------------------------------------------------------------------
+
+    def _solve(self) -> Array:
+        largest = int(self.blocks.sizes.max(initial=0))
+        if largest > LARGEST_DIMENSION or self.blocks.free.size > LARGEST_BORDER:
+            return super()._solve()
+        if self.strong_convexity > 0 or not self.model.loss.signed:  # squares have a minimiser in any case
+            return newton(self, self.shift, self._newton_step)
+        try:
+            x = newton(self, self.shift, self._newton_step)
+        except (UnboundedError, ConvergenceError):
+            raise UnboundedError(SEPARABLE) from None
+        bases = self._bases(x)
+        held, base_held = self.margins(x, bases) <= SATURATED, bases <= SATURATED
+        if self.dim <= LARGEST_DIMENSION and not (held.all() and base_held.all()):
+            used = (self.shared > 0).astype(float)
+            undecided = self._loss_hessian(self._curvature_from(held.astype(float), base_held * used))
+            if rank(undecided) < rank(self._loss_hessian(self._curvature_from(np.ones(held.size), used))):
+                raise UnboundedError(SEPARABLE)
+        return x
+
+    def _newton_step(self, x: Array, gradient: Array, left: float) -> tuple[Array, Array]:
+        """One small system per block; free coordinates are eliminated last."""
+        order, free = self.blocks.order, self.blocks.free
+        curvature, penalty = self._pair_curvature(x), self.penalty.curvature(x)
+        cross, corner = self._free_part(curvature)
+        corner += np.diag(penalty[free])
+        step, diagonal = np.empty(self.dim), np.empty(self.dim)
+        right = np.column_stack([gradient[order], cross])
+        solved, diagonal[order] = self._solve_blocks(self.pairs.grams(curvature.pairs), penalty[order], right)
+        step[order], diagonal[free] = solved[:, 0], np.diag(corner)
+        if free.size:
+            step[free] = solve(corner - cross.T @ solved[:, 1:], gradient[free] - cross.T @ solved[:, 0])
+            step[order] -= solved[:, 1:] @ step[free]
+        return step, diagonal
+
+    def _solve_blocks(self, flat: Array, penalty: Array, right: Array) -> tuple[Array, Array]:
+        """Solve every block's system, and its diagonal; blocks of one size go many at a time."""
+        out, diagonals = np.empty_like(right), penalty.copy()
+        begin = column = 0
+        for size, times in zip(*np.unique(self.blocks.sizes, return_counts=True), strict=True):
+            H = flat[begin : begin + times * size * size].reshape(times, size, size)
+            span = slice(column, column + times * size)
+            diagonal = np.einsum("kii->ki", H)
+            diagonal += penalty[span].reshape(times, size)
+            diagonals[span] = diagonal.ravel()
+            rhs = right[span].reshape(times, size, -1)
+            if size == 1:
+                flat_direction = H <= 0
+                result = np.where(flat_direction, 0.0, rhs / np.where(flat_direction, 1.0, H))
+            elif size <= BATCHED and self.strong_convexity > 0:
+                result = np.linalg.solve(H, rhs)
+            else:
+                result = np.stack([solve(H[k], rhs[k]) for k in range(times)])
+            out[span] = result.reshape(times * size, -1)
+            begin, column = begin + times * size * size, column + times * size
+        return out, diagonals
+
+
+def _contexts(offsets: Array, border: Array) -> tuple[Indices, Indices]:
+    """Rows with equal offset and free entries get one number: that of each row, and a row of each number."""
+    n = offsets.size
+    if not border.shape[1] and not offsets.any():
+        return np.zeros(n, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    if border.shape[1]:
+        table = np.column_stack([offsets, border])
+        _, first, context = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    else:
+        _, first, context = np.unique(offsets, return_index=True, return_inverse=True)
+    if first.size > n // 2:  # hardly any are equal: leave them in the order of rows
+        return np.arange(n), np.arange(n)
+    return context.ravel().astype(np.int64), first

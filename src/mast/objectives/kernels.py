@@ -250,8 +250,9 @@ def fold_pairs(cases: Any, square_start: Any, work: Any, squares: Any, totals: A
 
 
 @njit(cache=True)
-def scatter_lines(indptr: Any, indices: Any, data: Any, lines: Any, position: Any, t: Any, out: Any) -> None:
-    """out += the sum of the lines, each times its t."""
+def scatter_lines(indptr: Any, indices: Any, data: Any, lines: Any, position: Any, size: int, t: Any) -> Any:
+    """The sum of the lines, each times its t."""
+    out = np.zeros(size)
     for k in range(lines.size):
         step = t[k]
         for p in range(indptr[lines[k]], indptr[lines[k] + 1]):
@@ -260,11 +261,13 @@ def scatter_lines(indptr: Any, indices: Any, data: Any, lines: Any, position: An
                 out[i] += step * data[p]
             elif position[i] >= 0:
                 out[position[i]] += step * data[p]
+    return out
 
 
 @njit(cache=True)
-def gather_lines(indptr: Any, indices: Any, data: Any, lines: Any, position: Any, r: Any, out: Any) -> None:
+def gather_lines(indptr: Any, indices: Any, data: Any, lines: Any, position: Any, r: Any) -> Any:
     """The inner product of each line with r."""
+    out = np.empty(lines.size)
     for k in range(lines.size):
         total = 0.0
         for p in range(indptr[lines[k]], indptr[lines[k] + 1]):
@@ -274,6 +277,7 @@ def gather_lines(indptr: Any, indices: Any, data: Any, lines: Any, position: Any
             elif position[i] >= 0:
                 total += data[p] * r[position[i]]
         out[k] = total
+    return out
 
 
 @njit(cache=True)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.objectives.base import Objective
-from mast.objectives.exact import Blocks, SketchedLinear, SparsePairs
+from mast.objectives.design import Blocks, Pairs
+from mast.objectives.exact import SketchedLinear
 from mast.objectives.linear import RidgeModel
 from mast.objectives.losses import HalfSquare, SketchedRidge
 from mast.objectives.newton import LARGEST_DIMENSION
@@ -162,7 +163,7 @@ class SketchedLeastSquares(SketchedLinear):
             self.diagonal: Array = form.extra[form.labels] * model.design.column_squares(model.rates)
         else:
             rows = np.arange(model.terms)
-            self.pairs = SparsePairs(model.design.csr, np.ones(rows.size), self.blocks, rows, model.rates)
+            self.pairs = Pairs(model.design.csr, np.ones(rows.size), self.blocks, rows, model.rates)
             unit = form.labels[self.blocks.order[self.blocks.start[:-1]]]
             self.pairs.weights *= np.repeat(form.extra[unit], np.diff(self.pairs.start))
             self.diagonal = np.zeros(self.dim)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mast.errors import ArgumentError, DataError
-from mast.objectives.base import Objective
+from mast.objectives.base import Objective, SketchedGradients
 from mast.objectives.design import Design, csr_arrays, kernels
 from mast.objectives.losses import MarginLoss, Ridge, Saturating, weighted_sum
 from mast.sketches import DiagonalDraw, Draw
@@ -97,7 +97,7 @@ class LinearModel(Objective):
         return frozen(self.loss.signs(self.labels))
 
     @cached_property
-    def pulls(self) -> Array:
+    def signed_weights(self) -> Array:
         """What the slope of each row's loss is multiplied with on its way back: its sign times its weight."""
         return frozen(self.signs * self.weights)
 
@@ -106,7 +106,7 @@ class LinearModel(Objective):
 
     def _backward(self, slopes: Array) -> Array:
         """A' applied to the rows' slopes, averaged; may overwrite them."""
-        slopes *= self.pulls
+        slopes *= self.signed_weights
         gradient = self.design.transpose_times(slopes)
         gradient /= self.terms
         return gradient
@@ -120,49 +120,14 @@ class LinearModel(Objective):
         gradient: Array = (A.T @ slopes) * (self.terms / rows.size)
         return gradient + self.penalty.gradient(x)
 
-    @cached_property
-    def _kept_columns(self) -> KeptColumns:
-        return KeptColumns(self.design)
-
-    def at_shift(self, shift: Array) -> Array:
+    def margins_at(self, shift: Array) -> Array:
         """The margin of each row at the shift."""
         margins = self.loss.margins(np.zeros(self.terms), self.labels)
         return margins + self.signs * (self.design.matrix @ shift) if shift.any() else margins
 
-    def sketched_gradient(
-        self,
-        x: Array,
-        draw: Draw,
-        shift: Array,
-        rows: Indices | None = None,
-        *,
-        minus: Array | None = None,
-        at_shift: Array | None = None,
-    ) -> Array:
-        """The gradient of f_S, less that at `minus`, at the cost of what the draw keeps."""
-        if not isinstance(draw, DiagonalDraw):
-            return super().sketched_gradient(x, draw, shift, rows, minus=minus)
-        v, base = shift[draw.indices], self.at_shift(shift) if at_shift is None else at_shift
-        with self._kept_columns.products(draw, rows) as columns:
-            base, signs = base[columns.rows], self.signs[columns.rows]
-
-            def slopes_and_penalty(x: Array) -> tuple[Array, Array]:
-                y = v + draw.scales * (x[draw.indices] - v)
-                margins = columns.forward(y - v)
-                margins *= signs
-                margins += base
-                return self.loss.slope(margins), self.penalty.gradient(y)
-
-            slopes, penalty = slopes_and_penalty(x)
-            if minus is not None:
-                others, other_penalty = slopes_and_penalty(minus)
-                slopes, penalty = slopes - others, penalty - other_penalty
-            slopes *= self.pulls[columns.rows]
-            gradient = columns.backward(slopes)
-        gradient /= self.terms if rows is None else max(rows.size, 1)
-        gradient += penalty
-        gradient *= draw.scales
-        return gradient
+    def sketched_gradients(self, shift: Array) -> SketchedGradients:
+        """Those that touch only the columns of the data that a draw keeps."""
+        return KeptColumns(self, shift)
 
     def fingerprint(self) -> str:
         """A sum of the data and all settings."""
@@ -202,8 +167,8 @@ class LinearModel(Objective):
 
     def sketched(self, sketch: Sketch, shift: Array) -> Objective | None:
         """f_D in closed form: by blocks, or by enumerating what a sketch does to each row; else None."""
-        from mast.objectives.rowwise import RowPairs, Rowwise
-        from mast.objectives.separable import Separable
+        from mast.objectives.exact import Separable
+        from mast.objectives.rowwise import Rowwise
 
         law = sketch.law(self.dim) if sketch.diagonal else None
         penalty = None if law is None else self.penalty.sketched(sketch, shift)
@@ -214,8 +179,8 @@ class LinearModel(Objective):
             return Separable(self, sketch, shift, penalty, *blocks)
         if law.outcomes() is None:
             return None
-        pairs = RowPairs(self, law)
-        return Rowwise(self, sketch, shift, penalty, law, pairs) if pairs.small_enough else None
+        form = Rowwise(self, sketch, shift, penalty, law)
+        return form if form.small_enough else None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.terms} rows, {self.dim} features>"
@@ -284,28 +249,66 @@ class Products(NamedTuple):
     entries: int = 0  #: how many numbers are held
 
 
-class KeptColumns:
-    """The columns of the data that a draw keeps, for many draws.
+class KeptColumns(SketchedGradients):
+    """Gradients of f_S at the cost of the columns of the data that a draw keeps.
 
     There are three ways to multiply with them: a submatrix made once, for draws that come back, as the blocks
     of a fixed partition do; compiled sweeps over the kept columns; and sweeps over given rows.
     """
 
-    def __init__(self, design: Design) -> None:
-        self.design = design
+    objective: LinearModel
+
+    def __init__(self, model: LinearModel, shift: Array) -> None:
+        super().__init__(model, shift)
+        self.design = model.design
+        self.margins = model.margins_at(shift)
         self._submatrices: dict[Hashable, Products] = {}
         self._pools: dict[int, list[NDArray[np.int64]]] = {}
 
+    def gradient(self, x: Array, draw: Draw, rows: Indices | None = None) -> Array:
+        """That at x, on ``draw.indices``."""
+        if not isinstance(draw, DiagonalDraw):
+            return super().gradient(x, draw, rows)
+        return self._gradient(draw, rows, x)
+
+    def difference(self, x: Array, w: Array, draw: Draw) -> Array:
+        """That at x less that at w, with one product backward."""
+        if not isinstance(draw, DiagonalDraw):
+            return super().difference(x, w, draw)
+        return self._gradient(draw, None, x, w)
+
+    def _gradient(self, draw: DiagonalDraw, rows: Indices | None, x: Array, w: Array | None = None) -> Array:
+        model = self.objective
+        with self._products(draw, rows) as columns:
+            slopes, penalty = self._slopes(draw, columns, x)
+            if w is not None:
+                others, other_penalty = self._slopes(draw, columns, w)
+                slopes, penalty = slopes - others, penalty - other_penalty
+            slopes *= model.signed_weights[columns.rows]
+            gradient = columns.backward(slopes)
+        gradient /= model.terms if rows is None else max(rows.size, 1)
+        gradient += penalty
+        gradient *= draw.scales
+        return gradient
+
+    def _slopes(self, draw: DiagonalDraw, columns: Products, x: Array) -> tuple[Array, Array]:
+        """The slopes of the losses and of the penalty at v + S(x - v)."""
+        model, v = self.objective, self.shift[draw.indices]
+        y = v + draw.scales * (x[draw.indices] - v)
+        margins = columns.forward(y - v)
+        margins *= model.signs[columns.rows]
+        margins += self.margins[columns.rows]
+        return model.loss.slope(margins), model.penalty.gradient(y)
+
     @contextmanager
-    def products(self, draw: DiagonalDraw, rows: Indices | None) -> Iterator[Products]:
+    def _products(self, draw: DiagonalDraw, rows: Indices | None) -> Iterator[Products]:
         """Products with the columns that a draw keeps, of all rows or of those that are given."""
         design, kept = self.design, draw.indices
         if rows is not None:
             position = self._scratch(design.d)
             position[kept] = np.arange(kept.size)
-            lines = Lines(csr_arrays(design.csr), rows, position, kept.size)
             try:
-                yield Products(rows, lines.gather, lines.scatter)
+                yield _swept(csr_arrays(design.csr), rows, position, kept.size, rows, transposed=False)
             finally:
                 position[kept] = -1
                 self._pools[design.d].append(position)
@@ -316,15 +319,13 @@ class KeptColumns:
         T, lengths = self._transposed
         entries = int(lengths[kept].sum())
         if entries >= FEW * design.n:
-            lines = Lines(T, kept, None, design.n)
-            yield Products(slice(None), lines.scatter, lines.gather)
+            yield _swept(T, kept, None, design.n, slice(None), transposed=True)
             return
         position = self._scratch(design.n)
         touched = np.empty(entries, dtype=np.int64)
         touched = touched[: kernels().touched_rows(T[0], T[1], kept, position, touched)]
-        lines = Lines(T, kept, position, touched.size)
         try:
-            yield Products(touched, lines.scatter, lines.gather)
+            yield _swept(T, kept, position, touched.size, touched, transposed=True)
         finally:
             position[touched] = -1
             self._pools[design.n].append(position)
@@ -369,22 +370,19 @@ def submatrix(design: Design, kept: Indices) -> Products:
     return Products(rows, partial(matmul, T.T), partial(matmul, T), int(T.nnz))
 
 
-class Lines:
-    """Some rows of a sparse matrix; `size` and `position` are those of the columns that count."""
+def _swept(
+    A: tuple[Any, Any, Any],
+    lines: Indices,
+    position: Indices | None,
+    size: int,
+    rows: Any,
+    *,
+    transposed: bool,
+) -> Products:
+    """Compiled products with some rows of A; if that is the transposed data, with some of their columns.
 
-    __slots__ = ("A", "lines", "position", "size")
-
-    def __init__(self, A: tuple[Any, Any, Any], lines: Indices, position: Indices | None, size: int) -> None:
-        self.A, self.lines, self.position, self.size = A, lines, position, size
-
-    def gather(self, r: Array) -> Array:
-        """The product of each line with a vector."""
-        out = np.empty(self.lines.size)
-        kernels().gather_lines(*self.A, self.lines, self.position, r, out)
-        return out
-
-    def scatter(self, t: Array) -> Array:
-        """The sum of the lines, each times a number."""
-        out = np.zeros(self.size)
-        kernels().scatter_lines(*self.A, self.lines, self.position, t, out)
-        return out
+    `position` and `size` are those of the indices within the lines that count.
+    """
+    inner = partial(kernels().gather_lines, *A, lines, position)
+    outer = partial(kernels().scatter_lines, *A, lines, position, size)
+    return Products(rows, outer, inner) if transposed else Products(rows, inner, outer)

@@ -151,8 +151,8 @@ class Penalty(ABC):
         return 0.0
 
     @abstractmethod
-    def parts(self, x: Array) -> Array:
-        """The value of each coordinate's function."""
+    def value(self, x: Array) -> float:
+        """Its value."""
 
     @abstractmethod
     def gradient(self, x: Array) -> Array:
@@ -161,10 +161,6 @@ class Penalty(ABC):
     @abstractmethod
     def curvature(self, x: Array) -> Array:
         """The diagonal of its Hessian."""
-
-    def value(self, x: Array) -> float:
-        """Its value."""
-        return float(self.parts(x).sum())
 
 
 class Ridge(Penalty):
@@ -176,10 +172,6 @@ class Ridge(Penalty):
     def value(self, x: Array) -> float:
         """l2/2 |x|²."""
         return 0.5 * self.l2 * float(x @ x)
-
-    def parts(self, x: Array) -> Array:
-        """l2/2 x_j²."""
-        return 0.5 * self.l2 * x * x
 
     def gradient(self, x: Array) -> Array:
         """l2 x."""
@@ -214,10 +206,10 @@ class SketchedRidge(Penalty):
         self.bend: Array = l2 * square
         self.shift = shift
 
-    def parts(self, x: Array) -> Array:
-        """One summand per coordinate."""
+    def value(self, x: Array) -> float:
+        """The sum over coordinates."""
         u = x - self.shift
-        return np.asarray((0.5 * self.l2) * self.shift**2 + u * (self.slope + 0.5 * self.bend * u))
+        return float(np.sum((0.5 * self.l2) * self.shift**2 + u * (self.slope + 0.5 * self.bend * u)))
 
     def gradient(self, x: Array) -> Array:
         """l2 (E[c_j] v_j + E[c_j²] u_j)."""
@@ -238,6 +230,10 @@ class Saturating(Penalty):
 
     def __init__(self, weight: float) -> None:
         self.weight = weight
+
+    def value(self, x: Array) -> float:
+        """The sum over coordinates."""
+        return float(self.parts(x).sum())
 
     def parts(self, x: Array) -> Array:
         """weight x_j²/(1 + x_j²), which tends to weight where x_j² overflows."""
@@ -292,9 +288,9 @@ class SketchedSaturating(Penalty):
             total += weight * function(self.shift + c * u)
         return total
 
-    def parts(self, x: Array) -> Array:
+    def value(self, x: Array) -> float:
         """The mean of the values."""
-        return self._mean(x, self.penalty.parts, 0)
+        return float(self._mean(x, self.penalty.parts, 0).sum())
 
     def gradient(self, x: Array) -> Array:
         """The mean of c times the gradient."""

@@ -193,10 +193,10 @@ def conjugate_gradients(
         if rz <= goal or rz == 0.0:
             break
         Hq = product(q)
-        bend = _dot(q, Hq)
-        if bend <= 0.0:
+        curvature = _dot(q, Hq)
+        if curvature <= 0.0:
             break
-        alpha = rz / bend
+        alpha = rz / curvature
         p += alpha * q
         r -= alpha * Hq
         z = precondition(r)

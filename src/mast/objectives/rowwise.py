@@ -1,6 +1,6 @@
 """Rowwise: f_D of a linear model by enumerating, row by row, what the sketch may do to the row.
 
-The loss of a row depends on the fate of its non-zeros only. A row with m of them (or
+The loss of a row depends on which of its non-zeros are kept only. A row with m of them (or
 m groups) has 2^m cases, whatever the dimension. The margins of all cases come from m
 doublings, and the gradient and Hessian from folding the cases back up.
 """
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.objectives.design import kernels
-from mast.objectives.exact import Bend, BlockRun, Blocks, PairForm, Pairs, SparsePairs
+from mast.objectives.design import BlockRun, Blocks, Pairs, kernels
+from mast.objectives.exact import PairCurvature, PairForm
 from mast.objectives.losses import Penalty, weighted_sum
 from mast.sketches import IndependentLaw, SubsetLaw
 from mast.support.checks import Array, Indices
@@ -33,35 +33,71 @@ Cases = tuple[Indices, int, Indices]
 
 
 class Rowwise(PairForm):
-    """sum_i rate_i E[loss(base_i + sum_j c_j t_ij)] + penalty, the mean taken over all cases."""
+    """sum_i rate_i E[loss(base_i + sum_j c_j t_ij)] + penalty, the mean taken over all cases.
 
-    pairs: RowPairs
+    Pairs are a row and a unit that it has a non-zero in, row by row.
+    """
 
-    def __init__(
-        self,
-        model: LinearModel,
-        sketch: Sketch,
-        shift: Array,
-        penalty: Penalty,
-        law: Law,
-        pairs: RowPairs,
-    ) -> None:
-        super().__init__(model, sketch, shift, penalty, pairs.blocks)
-        self.pairs = pairs
-        #: the probability of each pair's unit, or of each case of m units
-        subsets = law if isinstance(law, SubsetLaw) else None
-        self._keep = law.per_unit(law.keep)[pairs.units] if subsets is None else None
-        self._tables = {} if subsets is None else {m: subsets.patterns(m)[_bits(m)] for m in pairs.lengths}
+    def __init__(self, model: LinearModel, sketch: Sketch, shift: Array, penalty: Penalty, law: Law) -> None:
+        labels = _random_units(law)
+        super().__init__(model, sketch, shift, penalty, Blocks(labels))
+        blocks, rows = self.blocks, np.arange(model.terms)
+        self.law = law
+        self.pairs = pairs = Pairs(model.design.csr, model.signs, blocks, rows, model.rates)
+        by_row = np.argsort(pairs.context, kind="stable")
+        unit = np.repeat(np.arange(blocks.count), np.diff(pairs.start))[by_row]
+        #: the law's number of each pair's unit
+        self.units = labels[blocks.order[blocks.start[unit]]]
+        pairs.context, B = pairs.context[by_row], pairs.B[by_row]
+        B.data *= np.repeat(law.per_unit(law.scales)[self.units], np.diff(B.indptr))
+        pairs.B, pairs.parts = B, [BlockRun(slice(None), slice(None), B, B.T.tocsr())]
+        self.row_lengths = np.bincount(pairs.context, minlength=model.terms)
+        self.lengths = sorted(set(self.row_lengths.tolist()))
+        self.start = np.concatenate([[0], np.cumsum(self.row_lengths)])
+        self.square_start = np.concatenate([[0], np.cumsum(self.row_lengths**2)])
 
     @property
     def work(self) -> int:
         """The number of cases."""
-        return int((1 << self.pairs.row_lengths).sum())
+        return int((1 << self.row_lengths).sum())
+
+    @property
+    def small_enough(self) -> bool:
+        """Whether all cases of all rows can be enumerated."""
+        return self.lengths[-1] <= LARGEST_ROW and self.work <= LARGEST_TOTAL
+
+    @cached_property
+    def _keep(self) -> Array | None:
+        """The probability of each pair's unit; None where units are not independent."""
+        return None if isinstance(self.law, SubsetLaw) else self.law.per_unit(self.law.keep)[self.units]
+
+    @cached_property
+    def _tables(self) -> dict[int, Array]:
+        """The probability of each case of m units, where units are not independent."""
+        law = self.law
+        return {m: law.patterns(m)[_bits(m)] for m in self.lengths} if isinstance(law, SubsetLaw) else {}
+
+    @cached_property
+    def _chunks(self) -> list[Cases]:
+        """Rows of one length, as many as make up a chunk."""
+        out: list[Cases] = []
+        for m in self.lengths:
+            rows = np.flatnonzero(self.row_lengths == m)
+            step = max(1, CHUNK >> m)
+            out += [(rows[i : i + step], m, self.start) for i in range(0, rows.size, step)]
+        return out
+
+    @cached_property
+    def _together(self) -> Indices:
+        """For each pair, the pairs of its row: the columns of a matrix with one block per row."""
+        m = self.row_lengths[self.pairs.context]
+        first = np.cumsum(m) - m
+        return np.asarray(np.repeat(self.start[self.pairs.context] - first, m) + np.arange(int(m.sum())))
 
     def _cases(self, x: Array) -> Iterator[tuple[Cases, Array, Array]]:
         """Chunks of rows of one length, with the margins and the weights of all their cases."""
         rates, t, bases = self.model.rates, self._forward(x), self._bases(x)
-        for cases in self.pairs.chunks:
+        for cases in self._chunks:
             rows, m, _ = cases
             margins = np.empty(rows.size << m)
             kernels().subset_sums(cases, t, bases, margins)
@@ -87,8 +123,8 @@ class Rowwise(PairForm):
         return self._evaluate(self._point(x), values=True)
 
     def _evaluate(self, x: Array, values: bool) -> tuple[float, Array]:
-        loss, pairs = self.model.loss, self.pairs
-        slopes, totals = np.empty(pairs.units.size), np.empty(self.model.terms)
+        loss = self.model.loss
+        slopes, totals = np.empty(self.units.size), np.empty(self.model.terms)
         parts = [0.0]
         for cases, margins, weights in self._cases(x):
             if values:
@@ -98,78 +134,29 @@ class Rowwise(PairForm):
                 work = loss.slope(margins)
             work *= weights
             kernels().fold(cases, work, slopes, totals)
-        gradient = self._gathered(x, pairs.backward(slopes), totals)
+        gradient = self._gathered(x, self.pairs.backward(slopes), totals)
         return float(np.sum(parts)) + (self.penalty.value(x) if values else 0.0), gradient
 
-    def _bend(self, x: Array) -> Bend:
+    def _pair_curvature(self, x: Array) -> PairCurvature:
         """Curvatures summed over the cases that hold each two units of a row, and over all its cases."""
         import scipy.sparse
 
-        pairs = self.pairs
-        squares, totals = np.zeros(int(pairs.square_start[-1])), np.empty(self.model.terms)
+        squares, totals = np.zeros(int(self.square_start[-1])), np.empty(self.model.terms)
         for cases, margins, weights in self._cases(x):
             work = self.model.loss.curvature(margins)
             work *= weights
-            kernels().fold_pairs(cases, pairs.square_start, work, squares, totals)
-        starts = np.concatenate([[0], np.cumsum(pairs.row_lengths[pairs.context])])
-        shape = (pairs.context.size, pairs.context.size)
-        within = scipy.sparse.csr_array((squares, pairs.together, starts), shape=shape)
-        return Bend(within.diagonal(), totals, within)
+            kernels().fold_pairs(cases, self.square_start, work, squares, totals)
+        context = self.pairs.context
+        starts = np.concatenate([[0], np.cumsum(self.row_lengths[context])])
+        within = scipy.sparse.csr_array((squares, self._together, starts), shape=(context.size, context.size))
+        return PairCurvature(within.diagonal(), totals, within)
 
-    def _fill(self, H: Array, bend: Bend) -> None:
+    def _fill_blocks(self, H: Array, curvature: PairCurvature) -> None:
         order, B = self.blocks.order, self.pairs.B
-        H[np.ix_(order, order)] = (B.T @ (bend.within @ B)).toarray()
+        H[np.ix_(order, order)] = (B.T @ (curvature.within @ B)).toarray()
 
 
-class RowPairs(Pairs):
-    """The (row, unit) pairs of the data, row by row."""
-
-    def __init__(self, model: LinearModel, law: Law) -> None:
-        labels = _fates(law)
-        self.blocks = Blocks(labels)
-        rows = np.arange(model.terms)
-        by_unit = SparsePairs(model.design.csr, model.signs, self.blocks, rows, model.rates)
-        by_row = np.argsort(by_unit.context, kind="stable")
-        self.context = by_unit.context[by_row]
-        unit = np.repeat(np.arange(self.blocks.count), np.diff(by_unit.start))[by_row]
-        #: the law's number of each pair's unit
-        self.units = labels[self.blocks.order[self.blocks.start[unit]]]
-        self.B: Any = by_unit.B[by_row]
-        self.B.data *= np.repeat(law.per_unit(law.scales)[self.units], np.diff(self.B.indptr))
-        self.row_lengths = np.bincount(self.context, minlength=model.terms)
-        self.lengths = sorted(set(self.row_lengths.tolist()))
-        self.start = np.concatenate([[0], np.cumsum(self.row_lengths)])
-        self.square_start = np.concatenate([[0], np.cumsum(self.row_lengths**2)])
-
-    @property
-    def small_enough(self) -> bool:
-        """Whether all cases of all rows can be enumerated."""
-        return self.lengths[-1] <= LARGEST_ROW and int((1 << self.row_lengths).sum()) <= LARGEST_TOTAL
-
-    @cached_property
-    def parts(self) -> list[BlockRun]:  # type: ignore[override]
-        """All pairs in one part."""
-        return [BlockRun(slice(None), slice(None), self.B, self.B.T.tocsr())]
-
-    @cached_property
-    def together(self) -> Indices:
-        """For each pair, the pairs of its row: the columns of a matrix with one block per row."""
-        m = self.row_lengths[self.context]
-        first = np.cumsum(m) - m
-        return np.asarray(np.repeat(self.start[self.context] - first, m) + np.arange(int(m.sum())))
-
-    @cached_property
-    def chunks(self) -> list[Cases]:
-        """Rows of one length, as many as make up a chunk."""
-        out: list[Cases] = []
-        for m in self.lengths:
-            rows = np.flatnonzero(self.row_lengths == m)
-            step = max(1, CHUNK >> m)
-            out += [(rows[i : i + step], m, self.start) for i in range(0, rows.size, step)]
-        return out
-
-
-def _fates(law: Law) -> Indices:
+def _random_units(law: Law) -> Indices:
     """The unit of each coordinate; -1 for one that surely is kept, times 1."""
     if not isinstance(law, IndependentLaw):
         return law.unit_of

@@ -18,7 +18,7 @@ import numpy as np
 
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.support.checks import check_choice, check_nonnegative, check_optional, check_probability
-from mast.theory.dsgd import FINITE, Words, descent, known, noise_of
+from mast.theory.dsgd import FINITE, descent, known, noise_of
 from mast.theory.guarantee import (
     NO_STATEMENT,
     Guarantee,
@@ -177,15 +177,15 @@ def _mean_mu(mu_f: Any, mu_D: Any, M: int) -> float:
     return strong_convexity("mean_i mu_fi mu_Di", mu)
 
 
-def _words(regime: str, nodes: str) -> Words:
+def _words(regime: str, nodes: str) -> dict[str, Any]:
     """The row of a regime, with what stands for Lhat and D'."""
     statement, assumptions, limit, bound = _ROWS[regime]
     if (regime, nodes) == ("nonconvex", "independent"):
         limit, bound = "g <= min{{1/Lbar, 1/sqrt({product} T)}}", "6 delta0/(g T) + 2 g {product} gap"
     scale, noisy, product = _PLACES[nodes]
-    return Words(
-        statement if nodes == "any" else f"{statement}, {nodes} nodes",
-        (*assumptions, FINITE, _COUPLING[nodes]),
-        limit.format(scale=scale, product=product),
-        bound.format(noisy=noisy, product=product),
-    )
+    return {
+        "statement": statement if nodes == "any" else f"{statement}, {nodes} nodes",
+        "assumptions": (*assumptions, FINITE, _COUPLING[nodes]),
+        "limit_formula": limit.format(scale=scale, product=product),
+        "bound_formula": bound.format(noisy=noisy, product=product),
+    }

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,23 +37,10 @@ FINITE = "E[S'S] is finite"
 SMOOTH = "f is L_f-smooth and bounded below"
 
 
-class Words(NamedTuple):
-    """A row of a table of statements: where it stands, what it assumes, its step size and its bound."""
-
-    statement: str
-    assumptions: tuple[str, ...]
-    limit_formula: str
-    bound_formula: str
-
-    def filled(self, algorithm: str, regime: str, constants: Mapping[str, float]) -> dict[str, Any]:
-        """The fields of a guarantee that are words and numbers to show."""
-        return {"algorithm": algorithm, "regime": regime, "constants": constants, **self._asdict()}
-
-
 def descent(
     regime: str,
     algorithm: str,
-    words: Words,
+    words: Mapping[str, Any],
     constants: Mapping[str, float],
     *,
     steepest: float,
@@ -72,7 +59,8 @@ def descent(
     `noise` multiplies it in the last term of the bound, `mu` and `smoothness` are those of f_D. The rest is
     for `Stationarity`.
     """
-    common = words.filled(algorithm, regime, constants) | {"noise_needs": noise_needs}
+    common: dict[str, Any] = {"algorithm": algorithm, "regime": regime, "constants": constants, **words}
+    common["noise_needs"] = noise_needs
     if regime == "strongly_convex":
         assert mu is not None
         consistent(mu, 1 / steepest, steepest_words)
@@ -198,32 +186,32 @@ def known(**numbers: float | None) -> dict[str, float]:
 # ---- the statements --------------------------------------------------------------------------------------
 
 _BOUNDED = "L_max finite"
-_EXACT = {
-    "strongly_convex": Words(
-        "Theorem 2, Corollary 3: DSGD with exact sketched gradients, strongly convex f",
-        (SMOOTH, "f is mu_f-strongly convex", FINITE, _BOUNDED),
-        "g <= 1/(L_f L_max)",
-        "(1 - g mu_D mu_f)^T r0sq + 2 g L_f L_max gap/(mu_D mu_f)",
-    ),
-    "convex": Words(
-        "Theorem 10, Corollary 4: DSGD with exact sketched gradients, convex f",
-        (SMOOTH, "f is convex and f_D has a minimiser", FINITE, _BOUNDED),
-        "g <= 1/(2 L_f L_max)",
-        "r0sq/(g T) + 2 g L_f L_max gap",
-    ),
-    "nonconvex": Words(
-        "Theorem 3, Corollary 2: DSGD with exact sketched gradients, non-convex f",
-        (SMOOTH, FINITE, _BOUNDED),
-        "g <= 1/(L_f sqrt(L_D L_max T))",
-        "3 delta0/(g T) + g L_f² L_D L_max gap",
-    ),
+_EXACT: dict[str, dict[str, Any]] = {
+    "strongly_convex": {
+        "statement": "Theorem 2, Corollary 3: DSGD with exact sketched gradients, strongly convex f",
+        "assumptions": (SMOOTH, "f is mu_f-strongly convex", FINITE, _BOUNDED),
+        "limit_formula": "g <= 1/(L_f L_max)",
+        "bound_formula": "(1 - g mu_D mu_f)^T r0sq + 2 g L_f L_max gap/(mu_D mu_f)",
+    },
+    "convex": {
+        "statement": "Theorem 10, Corollary 4: DSGD with exact sketched gradients, convex f",
+        "assumptions": (SMOOTH, "f is convex and f_D has a minimiser", FINITE, _BOUNDED),
+        "limit_formula": "g <= 1/(2 L_f L_max)",
+        "bound_formula": "r0sq/(g T) + 2 g L_f L_max gap",
+    },
+    "nonconvex": {
+        "statement": "Theorem 3, Corollary 2: DSGD with exact sketched gradients, non-convex f",
+        "assumptions": (SMOOTH, FINITE, _BOUNDED),
+        "limit_formula": "g <= 1/(L_f sqrt(L_D L_max T))",
+        "bound_formula": "3 delta0/(g T) + g L_f² L_D L_max gap",
+    },
 }
-_QUADRATIC = Words(
-    "Theorem 3.1 of Gower et al. 2019: DSGD on a quadratic, with expected smoothness",
-    ("f is a quadratic or a least-squares loss", "H_D = E[S'HS] is positive definite"),
-    "g <= 1/(2 Lambda)",
-    "(1 - g mu)^T r0sq + 2 g sigma²/mu",
-)
+_QUADRATIC: dict[str, Any] = {
+    "statement": "Theorem 3.1 of Gower et al. 2019: DSGD on a quadratic, with expected smoothness",
+    "assumptions": ("f is a quadratic or a least-squares loss", "H_D = E[S'HS] is positive definite"),
+    "limit_formula": "g <= 1/(2 Lambda)",
+    "bound_formula": "(1 - g mu)^T r0sq + 2 g sigma²/mu",
+}
 
 
 def dsgd(
@@ -307,7 +295,10 @@ def expected_smoothness(
     limit = 1 / (2 * combined("Lambda", Lambda))
     consistent(mu, limit, "2 Lambda")
     return Contraction(
-        **_QUADRATIC.filled("DSGD", "strongly_convex", known(Lambda=Lambda, mu=mu, **{"sigma²": sigma_sq})),
+        **_QUADRATIC,
+        algorithm="DSGD",
+        regime="strongly_convex",
+        constants=known(Lambda=Lambda, mu=mu, **{"sigma²": sigma_sq}),
         mu=mu,
         limit=limit,
         noise=noise_of(2.0, sigma_sq),

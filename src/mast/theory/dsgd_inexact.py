@@ -11,7 +11,7 @@ import numpy as np
 
 from mast.errors import ArgumentError
 from mast.support.checks import check_choice, check_nonnegative, check_optional, check_positive
-from mast.theory.dsgd import FINITE, SMOOTH, Words, descent, known, noise_of
+from mast.theory.dsgd import FINITE, SMOOTH, descent, known, noise_of
 from mast.theory.guarantee import (
     Guarantee,
     always_kept,
@@ -24,25 +24,25 @@ from mast.theory.guarantee import (
 )
 
 _ESTIMATOR = "the estimator is unbiased, with E|g_S|² <= 2A (f_S - f^inf) + B |grad f_S|² + C"
-_INEXACT = {
-    "strongly_convex": Words(
-        "Theorem 12, Corollary 6: DSGD with stochastic sketched gradients, strongly convex f",
-        (SMOOTH, "f is mu_f-strongly convex", FINITE, _ESTIMATOR),
-        "g <= 1/D_AB",
-        "(1 - g mu_D mu_f)^T r0sq + g (2 gap D_AB + C)/(mu_D mu_f)",
-    ),
-    "convex": Words(
-        "Theorem 13, Corollary 7, corrected: DSGD with stochastic sketched gradients, convex f",
-        (SMOOTH, "f is convex and f_D has a minimiser", FINITE, _ESTIMATOR),
-        "g <= 1/(2 D_AB)",
-        "r0sq/(g T) + g (2 gap D_AB + C)",
-    ),
-    "nonconvex": Words(
-        "Theorem 4, Corollary 5: DSGD with stochastic sketched gradients, non-convex f",
-        (SMOOTH, FINITE, _ESTIMATOR),
-        "g <= 1/sqrt(L_f L_D D_AB T)",
-        "3 delta0/(g T) + g L_f L_D (2 gap D_AB + C)/2",
-    ),
+_INEXACT: dict[str, dict[str, Any]] = {
+    "strongly_convex": {
+        "statement": "Theorem 12, Corollary 6: DSGD with stochastic sketched gradients, strongly convex f",
+        "assumptions": (SMOOTH, "f is mu_f-strongly convex", FINITE, _ESTIMATOR),
+        "limit_formula": "g <= 1/D_AB",
+        "bound_formula": "(1 - g mu_D mu_f)^T r0sq + g (2 gap D_AB + C)/(mu_D mu_f)",
+    },
+    "convex": {
+        "statement": "Theorem 13, Corollary 7, corrected: DSGD with stochastic sketched gradients, convex f",
+        "assumptions": (SMOOTH, "f is convex and f_D has a minimiser", FINITE, _ESTIMATOR),
+        "limit_formula": "g <= 1/(2 D_AB)",
+        "bound_formula": "r0sq/(g T) + g (2 gap D_AB + C)",
+    },
+    "nonconvex": {
+        "statement": "Theorem 4, Corollary 5: DSGD with stochastic sketched gradients, non-convex f",
+        "assumptions": (SMOOTH, FINITE, _ESTIMATOR),
+        "limit_formula": "g <= 1/sqrt(L_f L_D D_AB T)",
+        "bound_formula": "3 delta0/(g T) + g L_f L_D (2 gap D_AB + C)/2",
+    },
 }
 
 

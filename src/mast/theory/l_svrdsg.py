@@ -16,11 +16,12 @@ quite I, so L_D and mu_D may be below 1 here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from mast.support.checks import check_choice, check_optional, check_positive, check_probability
-from mast.theory.dsgd import SMOOTH, Words, known
+from mast.theory.dsgd import SMOOTH, known
 from mast.theory.dsgd_inexact import zeta
 from mast.theory.guarantee import (
     Guarantee,
@@ -43,33 +44,33 @@ _WITHOUT = {
     "nonconvex": "its theorems need convexity. s_page is the variance-reduced method for non-convex f."
 }
 _OR = "a fresh batch at every step (or b = N, or p = 1)"
-_FRESH = {
-    "strongly_convex": Words(
-        f"Theorem 17, corrected: L-SVRDSG, strongly convex f, {_OR}",
-        _STRONG,
-        "g <= 1/(20 L_f L_max)",
-        "(1 - rho)^T Psi0 + 8 g² L_f L_max zeta gap/rho",
-    ),
-    "convex": Words(
-        f"Theorem 19, corrected: L-SVRDSG, convex f, {_OR}",
-        _CONVEX,
-        "g <= 1/(40 L_f L_max)",
-        "Psi0/(g T) + 8 g L_f L_max zeta gap",
-    ),
+_FRESH: dict[str, dict[str, Any]] = {
+    "strongly_convex": {
+        "statement": f"Theorem 17, corrected: L-SVRDSG, strongly convex f, {_OR}",
+        "assumptions": _STRONG,
+        "limit_formula": "g <= 1/(20 L_f L_max)",
+        "bound_formula": "(1 - rho)^T Psi0 + 8 g² L_f L_max zeta gap/rho",
+    },
+    "convex": {
+        "statement": f"Theorem 19, corrected: L-SVRDSG, convex f, {_OR}",
+        "assumptions": _CONVEX,
+        "limit_formula": "g <= 1/(40 L_f L_max)",
+        "bound_formula": "Psi0/(g T) + 8 g L_f L_max zeta gap",
+    },
 }
-_KEPT = {
-    "strongly_convex": Words(
-        "Theorem 17 in the form that holds when the batch is kept: L-SVRDSG, strongly convex f",
-        _STRONG,
-        "g <= 1/(L_f [6 L_max + (2 L_D + 32 zeta L_max)/p])",
-        "2 (1 - rho)^T (r0sq + (4 g²/p)(1 + 8 zeta/p) D0) + 48 g² zeta sigma²/(p rho)",
-    ),
-    "convex": Words(
-        "Theorem 19 in the form that holds when the batch is kept: L-SVRDSG, convex f",
-        _CONVEX,
-        "g <= 1/(L_f [2 L_D/p + 8 L_max + (12/p + 8) zeta L_max])",
-        "(r0sq + (g²/p)(6 zeta/p + 2 + 4 zeta) D0)/(g T) + (10/p + 2/(p² T)) g zeta sigma²",
-    ),
+_KEPT: dict[str, dict[str, Any]] = {
+    "strongly_convex": {
+        "statement": "Theorem 17 in the form that holds when the batch is kept: L-SVRDSG, strongly convex f",
+        "assumptions": _STRONG,
+        "limit_formula": "g <= 1/(L_f [6 L_max + (2 L_D + 32 zeta L_max)/p])",
+        "bound_formula": "2 (1 - rho)^T (r0sq + (4 g²/p)(1 + 8 zeta/p) D0) + 48 g² zeta sigma²/(p rho)",
+    },
+    "convex": {
+        "statement": "Theorem 19 in the form that holds when the batch is kept: L-SVRDSG, convex f",
+        "assumptions": _CONVEX,
+        "limit_formula": "g <= 1/(L_f [2 L_D/p + 8 L_max + (12/p + 8) zeta L_max])",
+        "bound_formula": "(r0sq + (g²/p)(6 zeta/p + 2 + 4 zeta) D0)/(g T) + (10/p + 2/(p² T)) g zeta sigma²",
+    },
 }
 
 
@@ -120,7 +121,10 @@ def l_svrdsg(
         steepest = combined("L_f L_max", L_f * L_max)
         consistent(mu or 0.0, 1 / steepest, "L_f L_max")
         return FreshBatch(
-            **_FRESH[regime].filled("L-SVRDSG", regime, numbers),
+            **_FRESH[regime],
+            algorithm="L-SVRDSG",
+            regime=regime,
+            constants=numbers,
             quantity="E f_D(xbar) - f_D^inf" if mu is None else "E Psi^T",
             mu=mu,
             p=p,
@@ -132,11 +136,14 @@ def l_svrdsg(
         scale = L_f * (2 * L_D / p + 8 * L_max + (12 / p + 8) * z * L_max)
     else:
         scale = L_f * (6 * L_max + (2 * L_D + 32 * z * L_max) / p)
-    formula = words.limit_formula.removeprefix("g <= 1/(").removesuffix(")")
+    formula = words["limit_formula"].removeprefix("g <= 1/(").removesuffix(")")
     limit = 1 / combined(formula, scale)
     consistent(mu or 0.0, limit, formula)
     return KeptBatch(
-        **words.filled("L-SVRDSG", regime, {**numbers, "L_D": L_D}),
+        **words,
+        algorithm="L-SVRDSG",
+        regime=regime,
+        constants={**numbers, "L_D": L_D},
         quantity="mean_{t<T} E f_D(x^t) - f_D^inf" if mu is None else "E|x^T - x_D*|²",
         mu=mu,
         p=p,

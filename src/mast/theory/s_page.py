@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.support.checks import check_optional, check_positive, check_probability
-from mast.theory.dsgd import Words, known, noise_of
+from mast.theory.dsgd import known, noise_of
 from mast.theory.dsgd_inexact import zeta
 from mast.theory.guarantee import (
     Guarantee,
@@ -30,16 +31,16 @@ from mast.theory.guarantee import (
 from mast.theory.plans import Array
 
 _ONLY = "its one theorem is for 'nonconvex', and holds for convex f too. l_svrdsg has convex statements."
-_WORDS = Words(
-    "Theorem 20, corrected: S-PAGE, non-convex f",
-    (
+_WORDS: dict[str, Any] = {
+    "statement": "Theorem 20, corrected: S-PAGE, non-convex f",
+    "assumptions": (
         "the gradient of f is L_f-Lipschitz, and f is bounded below",
         "S is uniform on a finite support of N sketches",
         "E|grad f_S(x) - grad f_D(x)|² <= sigma_D² at every x, unless b = N",
     ),
-    "g <= 1/(L_f (L_D + sqrt((1-p)/p zeta(N, b') L_max L_D)))",
-    "2 Psi0/(g T) + zeta(N, b) sigma_D²",
-)
+    "limit_formula": "g <= 1/(L_f (L_D + sqrt((1-p)/p zeta(N, b') L_max L_D)))",
+    "bound_formula": "2 Psi0/(g T) + zeta(N, b) sigma_D²",
+}
 
 
 def s_page(
@@ -82,11 +83,10 @@ def s_page(
     large, small = zeta(N, b), zeta(N, check_count("b_small", b_small, 1, N))
     scale = L_f * (L_D + math.sqrt((1 - p) / p * small * L_D) * math.sqrt(L_max))
     return SPage(
-        **_WORDS.filled(
-            "S-PAGE",
-            "nonconvex",
-            known(N=N, b=b, b_small=b_small, p=p, L_f=L_f, L_D=L_D, L_max=L_max, sigma_sq=sigma_sq),
-        ),
+        **_WORDS,
+        algorithm="S-PAGE",
+        regime="nonconvex",
+        constants=known(N=N, b=b, b_small=b_small, p=p, L_f=L_f, L_D=L_D, L_max=L_max, sigma_sq=sigma_sq),
         quantity="mean_{t<T} E|grad f_D(x^t)|²",
         limit=1 / combined("L_f (L_D + sqrt((1-p)/p zeta L_max L_D))", scale),
         p=p,

@@ -8,7 +8,7 @@ import numpy as np
 
 from mast import randomness
 from mast.errors import ArgumentError
-from mast.methods.base import SingleMethod, spread
+from mast.methods.base import SingleMethod, scatter
 from mast.problem import Problem
 from mast.randomness import Key, Purpose
 from mast.sketches import Draw, Sampled
@@ -16,7 +16,7 @@ from mast.support.checks import Array, check_int
 
 
 @dataclass
-class OverSupport(SingleMethod):
+class FiniteSupportMethod(SingleMethod):
     """A method that averages gradients over batches of the N sketches of a uniform finite support.
 
     `support=None` takes the sketch's own support; a number N draws N sketches once, from the
@@ -70,11 +70,11 @@ class OverSupport(SingleMethod):
 
     def gradient(self, x: Array, draw: Draw) -> Array:
         """grad f_S(x), as a vector of all coordinates."""
-        return spread(x.size, draw, self.problem.sketched_gradient(x, draw))
+        return scatter(x.size, draw, self.problem.sketched_gradient(x, draw))
 
     def difference(self, x: Array, w: Array, draw: Draw) -> Array:
         """grad f_S(x) - grad f_S(w), as a vector of all coordinates."""
-        return spread(x.size, draw, self.problem.sketched_gradient(x, draw, minus=w))
+        return scatter(x.size, draw, self.problem.sketched_difference(x, w, draw))
 
     def mean_gradient(self, x: Array, key: Key, b: int) -> Array:
         """The mean of grad f_S(x) over a batch; exactly, in one sweep where there is one, if that is all."""
