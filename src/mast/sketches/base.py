@@ -168,7 +168,8 @@ class Sketch(ABC):
 
     def second_moment(self, d: int) -> Array:
         """E[c c'], the matrix of second moments of a diagonal sketch's diagonal c."""
-        refuse_too_large(f"the {d:,} x {d:,} matrix E[c c']", float(self.check(d)) ** 2)
+        d = self.check(d)
+        refuse_too_large(f"the {d:,} x {d:,} matrix E[c c']", float(d) ** 2)
         if not self.diagonal:
             raise NotDiagonalError(
                 f"E[c c'] exists for diagonal sketches, {self!r} is not one: use sandwich(H)"
