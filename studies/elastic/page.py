@@ -65,12 +65,13 @@ CHANGED = (  # in the order in which it happened
     ".548 with and .551 without momentum, and the rest .521 to .549. So rates of their own are one more "
     "setting that validation rows choose from, and new seeds judge it.",
     "**MiniLM again**, with seeds that had not judged it and rates of their own among the settings. "
-    "Validation rows chose them on TREC; on SST-2 one rate was ahead by .0003 (.8567 and .8564), so that it was judged: "
-    "-.0037 with equal seconds, and +.0009 with .70 of them. Rates of their own, run on the same seeds to be "
-    "told and not judged, have -.0006 (standard error .0035) with equal seconds, -.0107 at the largest size.",
+    "Validation rows chose them on TREC; on SST-2 one rate was ahead by .0003 (.8567 and .8564), so that it "
+    "was judged: -.0037 with equal seconds, and +.0009 with .70 of them. Rates of their own, run on the same "
+    "seeds to be told and not judged, have -.0006 (standard error .0035) with equal seconds, -.0107 at the "
+    "largest size.",
     "Tried on validation rows of ResNet-20 after its results, with all seconds and one seed, where the "
-    "largest size is .027 behind the size alone: both ends drawn more often (.025 behind), a third of the rate "
-    "in units that a size shares with smaller ones (.044), a tenth of it for small sizes in "
+    "largest size is .027 behind the size alone: both ends drawn more often (.025 behind), a third of the "
+    "rate in units that a size shares with smaller ones (.044), a tenth of it for small sizes in "
     "weights that no size cuts (.030). No cure.",
     "For want of time: ResNet-56 tries labels only, with two seeds; ResNet-20 and stories260K have three; "
     "slimmable networks, with seeds 11 to 13, were not run on SST-2 and ResNet-56, DynaBERT's way on "
