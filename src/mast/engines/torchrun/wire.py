@@ -220,13 +220,16 @@ class Wire:
         """What a rank said, when it has said it."""
         end = time.monotonic() + self._seconds.total_seconds()
         with self.naming_rank(rank):
-            while not self._store.check([name]):
-                self._raise_published_failure()
+            while True:
+                failed = self._store.check(["fault"])  # first: what was said before the failure is there then
+                if self._store.check([name]):
+                    raw: bytes = self._store.get(name)
+                    return raw
+                if failed:
+                    self._raise_published_failure()
                 if time.monotonic() > end:
                     raise self._lost(rank)
                 time.sleep(0.01)
-            raw: bytes = self._store.get(name)
-            return raw
 
     def broadcast(self, fact: Any) -> Any:
         """Rank 0's fact (JSON), on every rank."""
