@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
+import torch.distributed as dist
 
-from mast.engines.torchrun.wire import Wire  # noqa: E402
-from mast.errors import DataError  # noqa: E402
+from mast.engines.torchrun.wire import Wire
+from mast.errors import DataError
 
 
 class Meanwhile(dist.HashStore):
