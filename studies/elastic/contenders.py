@@ -25,13 +25,16 @@ from studies.elastic.tasks import Block
 SIZES = (0.25, 0.5, 0.75, 1.0)
 SORTED_BY = 256  # training rows that decide the order of units
 CALIBRATED_BY = 1024  # training rows for the statistics of BatchNorm
-SMALLER = (0.4, 0.3, 0.2, 0.1)
-WEIGHTS = {  # how often each size is drawn, by setting; None is evenly
-    "even": None,
-    "ends": (0.35, 0.2, 0.15, 0.3),
-    "even, labels": None,
-    "own rates": SMALLER,  # each size has a learning rate of its own, as it has alone
-    "own rates, labels": SMALLER,
+EVEN, SMALLER = (0.25, 0.25, 0.25, 0.25), (0.4, 0.3, 0.2, 0.1)
+SMALL_FIRST = ((0.6, 0.25, 0.1, 0.05), (0.05, 0.1, 0.25, 0.6))
+WEIGHTS = {  # how often each size is drawn, by setting: at the first and at the last step, linear in between
+    "even": (EVEN, EVEN),
+    "ends": ((0.35, 0.2, 0.15, 0.3), (0.35, 0.2, 0.15, 0.3)),
+    "even, labels": (EVEN, EVEN),
+    "own rates": (SMALLER, SMALLER),  # each size has a learning rate of its own, as it has alone
+    "own rates, labels": (SMALLER, SMALLER),
+    "small first": SMALL_FIRST,  # own rates, which all end as that of the largest size
+    "small first, labels": SMALL_FIRST,
 }
 SCORES = ("activation", "output", "taylor")
 CUTS = (*SCORES, "magnitude", "torch-pruning")
@@ -81,8 +84,12 @@ class Contender(ABC):
     momentum = 0.9
 
     @abstractmethod
-    def backward(self, batch: Rows) -> float:
+    def backward(self, batch: Rows, progress: float) -> float:
         """Gradients of one step; returns the size whose learning rate it takes."""
+
+    def rate(self, rates: dict[float, float], size: float, progress: float) -> float:
+        """The learning rate of a size, after a share of the steps."""
+        return rates[size]
 
     @abstractmethod
     def networks(self) -> dict[float, nn.Module]:
@@ -96,7 +103,7 @@ class Alone(Contender):
         self.size, self.loss = size, LOSSES[setting]
         self.model = sk.submodel(member=SIZES.index(size), calibrate=False).train()
 
-    def backward(self, batch: Rows) -> float:
+    def backward(self, batch: Rows, progress: float) -> float:
         """The plain loop."""
         self.loss(logits(self.model, batch), batch).backward()
         return self.size
@@ -110,22 +117,30 @@ class Ours(Contender):
     """The plain loop of an elastic network: each step draws a size; the given network teaches, or labels.
 
     With rates of their own, a step has the learning rate of its size, and Adam no momentum: what the largest
-    size has gathered would move its own units on with the rate of a small one.
+    size has gathered would move its own units on with the rate of a small one. Small first: small sizes are
+    drawn often at the beginning, large ones at the end, when all rates have become that of the largest size.
     """
 
     def __init__(self, loaded: Loaded, seed: int, setting: str) -> None:
-        self.model, self.sk = elastic(loaded, seed, weights=WEIGHTS[setting])
+        self.model, self.sk = elastic(loaded, seed)
         self.loss = LOSSES["labels" if "labels" in setting else "distilled"]
-        self.momentum = 0.0 if "own rates" in setting else 0.9
-        self.weights, self.random = WEIGHTS[setting] or (0.25,) * 4, np.random.default_rng(seed)
+        self.small_first = "small first" in setting
+        self.momentum = 0.0 if "own rates" in setting or self.small_first else 0.9
+        self.weights, self.random = WEIGHTS[setting], np.random.default_rng(seed)
         self.model.train()
 
-    def backward(self, batch: Rows) -> float:
+    def backward(self, batch: Rows, progress: float) -> float:
         """Draw a size, and train it."""
-        i = int(self.random.choice(len(SIZES), p=self.weights))
+        first, last = (np.array(w) for w in self.weights)
+        i = int(self.random.choice(len(SIZES), p=(1 - progress) * first + progress * last))
         with self.sk.member(i):
             self.loss(logits(self.model, batch), batch).backward()
         return SIZES[i]
+
+    def rate(self, rates: dict[float, float], size: float, progress: float) -> float:
+        """Small first: from the rate of the size to that of the largest."""
+        progress = progress if self.small_first else 0.0
+        return rates[size] ** (1 - progress) * rates[1.0] ** progress
 
     def networks(self) -> dict[float, nn.Module]:
         """All sizes."""
@@ -169,7 +184,7 @@ class Prefixes(Contender):
 class Slimmable(Prefixes):
     """Sandwich rule, in-place distillation: the largest learns labels, teaches the smallest and one more."""
 
-    def backward(self, batch: Rows) -> float:
+    def backward(self, batch: Rows, progress: float) -> float:
         """Largest, smallest, and one of the others."""
         largest = self.output(3, batch)
         labelled(largest, batch).backward()
@@ -181,7 +196,7 @@ class Slimmable(Prefixes):
 class DynaBERT(Prefixes):
     """The width stage of DynaBERT: all sizes at each step, taught by the given network (by its logits)."""
 
-    def backward(self, batch: Rows) -> float:
+    def backward(self, batch: Rows, progress: float) -> float:
         """All sizes."""
         for i in range(len(SIZES)):
             distilled(self.output(i, batch), batch).backward()
@@ -210,9 +225,11 @@ class Training:
     def step(self, batch: Rows) -> float:
         """One step; its CPU seconds."""
         begun = time.process_time()
-        size = self.contender.backward(batch)
+        progress = self.taken / self.steps
+        size = self.contender.backward(batch, progress)
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
-        self.optimizer.param_groups[0]["lr"] = self.rates[size] * self._schedule()
+        rate = self.contender.rate(self.rates, size, progress)
+        self.optimizer.param_groups[0]["lr"] = rate * self._schedule()
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.taken += 1

@@ -78,6 +78,7 @@ class Task:
     tuning: int = 160  # steps of 32 rows that fine-tune MiniLM
     settings: tuple[str, ...] = ()  # that are tried, where not all of them are
     first: int = 11  # of the seeds that judge: those before it judged earlier recipes
+    rivals: int = 11  # the first seed of slimmable networks and DynaBERT, which judge nothing
 
     def load(self, data: Path, cache: Path) -> Loaded:
         """The network and its rows; DataError with what is missing and how to get it."""

@@ -74,9 +74,8 @@ def _judge(network: str, results: Any) -> Iterator[Verdict]:
         if alone.empty or ours[share].empty:
             continue
         difference = (ours[share] - alone).dropna()
-        on_mean, everywhere = MARGINS[share]
         mean, sizes = difference.mean(axis=1), difference.mean()
-        holds = bool(mean.mean() >= -on_mean and sizes.min() >= -everywhere)
+        holds = margin(sizes, share) >= 0
         error, seeds = "", "1 seed"
         if len(mean) > 1:
             error = f" (standard error {mean.std(ddof=1) / np.sqrt(len(mean)):.4f})"
@@ -90,6 +89,12 @@ def _judge(network: str, results: Any) -> Iterator[Verdict]:
     if both and not random.empty:
         ahead = [float(o[SIZES[0]].mean() - random["accuracy"].iloc[0]) for o in both]
         yield Verdict(network, "smallest", min(ahead) >= SMALLEST, " and ".join(f"{a:+.4f}" for a in ahead))
+
+
+def margin(difference: Any, share: float) -> float:
+    """By how much the statement about a share of the seconds holds; negative where it does not."""
+    on_mean, everywhere = MARGINS[share]
+    return float(min(difference.mean() + on_mean, difference.min() + everywhere))
 
 
 def by_seed(test: Any, contender: str, share: float, column: str = "accuracy") -> Any:

@@ -25,6 +25,7 @@ from studies.elastic.contenders import (
     train,
 )
 from studies.elastic.rows import Loaded, Task, logits
+from studies.elastic.rule import margin
 
 TUNING = 0  # the seed that chooses and does not judge
 SHARES = (1.0, 0.7, 0.35)  # of the seconds that the four sizes take alone
@@ -94,9 +95,9 @@ class Study:
             setting, rates = self.tuned(name)
             shares = (*SHARES, EQUAL_STEPS) if name == "ours" else (1.0,)
             seeds = self.task.seeds if name in ("alone", "ours") else min(3, self.task.seeds)
+            first = self.task.first if name in ("alone", "ours") else self.task.rivals
             for share in shares:
-                for seed in range(min(2, seeds) if share == EQUAL_STEPS else seeds):
-                    seed += self.task.first
+                for seed in range(first, first + (min(2, seeds) if share == EQUAL_STEPS else seeds)):
                     self.run(name, setting, share, rates, seed, "test")
 
     # ---- one run -------------------------------------------------------------------------
@@ -151,27 +152,35 @@ class Study:
     def tuned(self, name: str) -> tuple[str, Rates]:
         """The setting and the rates that are best on validation rows, with half the seconds.
 
-        What counts is the mean over sizes; each size alone has the best of these rates for itself. Settings
-        are compared at the middle rate; rates go up and down by 3 until the best one is between two others.
+        Rivals have the best mean over sizes, and each size alone the best rate for itself; ours is chosen by
+        what judges it (`rule.margin`). Settings are compared at the middle rate; rates go up and down by 3
+        until the best one is between two others.
         """
         tried = [s for s in SETTINGS[name] if s in self.task.settings] or SETTINGS[name]
         score = {setting: self._scores(name, setting, self.task.rate) for setting in tried}
-        setting = max(score, key=lambda s: score[s].mean())
+        merit = self._margin if name == "ours" else pandas.Series.mean
+        setting = max(score, key=lambda s: merit(score[s]))
         rates = {self.task.rate: score[setting]}
-        means = {self.task.rate: score[setting].mean()}
+        merits = {self.task.rate: merit(score[setting])}
         for factor in (1 / 3, 3.0):
             rate = self.task.rate
-            while rate == _best(means) and len(rates) < self.rates:
+            while rate == _best(merits) and len(rates) < self.rates:
                 rate = float(f"{rate * factor:.3g}")
                 rates[rate] = self._scores(name, setting, rate)
-                means[rate] = rates[rate].mean()
+                merits[rate] = merit(rates[rate])
         if name == "alone":
             return setting, {s: _best({rate: scores[s] for rate, scores in rates.items()}) for s in SIZES}
-        return setting, self._rates(setting, _best(means))
+        return setting, self._rates(setting, _best(merits))
+
+    def _margin(self, scores: Any) -> float:
+        """By how much the first statement holds on validation rows, with half the steps for everybody."""
+        setting, rates = self.tuned("alone")
+        alone = {s: self._scores("alone", setting, rates[s])[s] for s in SIZES}
+        return margin(scores - pandas.Series(alone), 1.0)
 
     def _rates(self, setting: str, rate: float) -> Rates:
         """One rate for all sizes; or the rates that they have alone, all changed by one factor."""
-        if "own rates" not in setting:
+        if not setting.startswith(("own rates", "small first")):
             return dict.fromkeys(SIZES, rate)
         return {s: alone * rate / self.task.rate for s, alone in self.tuned("alone")[1].items()}
 
@@ -209,7 +218,7 @@ class Study:
         for i, batch in enumerate(loaded.train.batches(size, self.rounds + 1, TUNING)):
             for (name, share), training in running.items():
                 if name == "ours":
-                    training.contender.weights = [s == share for s in SIZES]  # draws this size
+                    training.contender.weights = ([s == share for s in SIZES],) * 2  # draws this size
                 taken = training.step(batch)
                 found[name, share] += [taken] if i else []  # the first step makes what optimizers keep
             begun = time.process_time()
@@ -236,8 +245,8 @@ class Study:
         if self.tuned("alone")[0] == "distilled":
             budget += teacher * min(self.task.steps, epoch)
         if name == "ours":
-            weights = WEIGHTS[setting] or (0.25,) * 4
-            own = sum(w * times["ours", s] for w, s in zip(weights, SIZES, strict=True))
+            drawn = zip(*WEIGHTS[setting], SIZES, strict=True)
+            own = sum((first + last) / 2 * times["ours", s] for first, last, s in drawn)
         else:
             own = times[name, 1.0]
         left = share * budget - times["sorting", 0.0]
