@@ -36,6 +36,7 @@ WEIGHTS = {  # how often each size is drawn, by setting: at the first and at the
     "small first": SMALL_FIRST,  # own rates, which all end as that of the largest size
     "small first, labels": SMALL_FIRST,
 }
+DRAWN = {setting: np.mean(weights, axis=0) for setting, weights in WEIGHTS.items()}  # over a whole run
 SCORES = ("activation", "output", "taylor")
 CUTS = (*SCORES, "magnitude", "torch-pruning")
 

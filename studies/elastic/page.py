@@ -10,7 +10,7 @@ import numpy as np
 
 from mast.experiments import style
 from mast.support import files
-from studies.elastic.contenders import SIZES, WEIGHTS
+from studies.elastic.contenders import DRAWN, SIZES
 from studies.elastic.rule import ENOUGH, NETWORKS, STATEMENTS, by_seed, decided, judge
 from studies.elastic.study import EQUAL_STEPS, TUNING, session_of
 from studies.elastic.tasks import TASKS
@@ -254,8 +254,7 @@ def timed(rows: Any, times: Any) -> float:
     if contender == "alone":
         step, before = sum(seconds["alone", s] for s in SIZES), 0.0
     elif contender == "ours":
-        weights = WEIGHTS[setting] or (0.25,) * 4
-        step = sum(w * seconds["ours", s] for w, s in zip(weights, SIZES, strict=True))
+        step = sum(w * seconds["ours", s] for w, s in zip(DRAWN[setting], SIZES, strict=True))
         before = seconds["sorting", 0.0]
     else:
         step, before = seconds[contender, 1.0], seconds["sorting", 0.0]

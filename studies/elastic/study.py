@@ -15,6 +15,7 @@ import torch
 from mast.support import files
 from studies.elastic.contenders import (
     CUTS,
+    DRAWN,
     SIZES,
     WEIGHTS,
     Training,
@@ -245,8 +246,7 @@ class Study:
         if self.tuned("alone")[0] == "distilled":
             budget += teacher * min(self.task.steps, epoch)
         if name == "ours":
-            drawn = zip(*WEIGHTS[setting], SIZES, strict=True)
-            own = sum((first + last) / 2 * times["ours", s] for first, last, s in drawn)
+            own = sum(w * times["ours", s] for w, s in zip(DRAWN[setting], SIZES, strict=True))
         else:
             own = times[name, 1.0]
         left = share * budget - times["sorting", 0.0]

@@ -126,12 +126,12 @@ def test_sizes_written_by_hand_are_those_of_the_library(loaded):
     """Outputs of all sizes and the sum of their gradients, with slices by hand and in `elastic`."""
     by_hand, ours = DynaBERT(loaded, 1), Ours(loaded, 1, "even")
     batch = next(loaded.train.batches(4, 1, 0))
-    by_hand.backward(batch)
+    by_hand.backward(batch, 0.0)
     for i in range(len(SIZES)):
         with ours.sk.member(i):
             assert torch.allclose(logits(ours.model, batch), by_hand.output(i, batch), atol=1e-5)
-        ours.weights = [j == i for j in range(len(SIZES))]
-        assert ours.backward(batch) == SIZES[i]
+        ours.weights = ([j == i for j in range(len(SIZES))],) * 2
+        assert ours.backward(batch, 0.0) == SIZES[i]
     theirs = dict(ours.model.named_parameters())
     for name, p in by_hand.model.named_parameters():
         assert torch.allclose(p.grad, theirs[name].grad, atol=1e-5), name
@@ -163,13 +163,35 @@ def test_a_step_has_the_rate_of_its_size_and_leaves_other_units_alone(loaded):
     batch = next(loaded.train.batches(4, 1, 0))
     weight = ours.model.model.layers[0].mlp.gate_proj.weight
     for size in (1.0, 0.25):
-        ours.weights = [s == size for s in SIZES]
+        ours.weights = ([s == size for s in SIZES],) * 2
         before = weight.detach().clone()
         training.taken = 10**5  # where the rates are highest
         training.step(batch)
         moved = (weight - before).abs().amax(1)
         assert (moved > 0).sum() == round(size * HIDDEN)
         assert training.optimizer.param_groups[0]["lr"] == pytest.approx(training.rates[size], rel=1e-4)
+
+
+def test_small_sizes_come_first_and_all_rates_end_as_that_of_the_largest(loaded):
+    ours = Ours(loaded, 1, "small first")
+    rates = dict(zip(SIZES, (0.8, 0.4, 0.2, 0.1), strict=True))
+    assert [ours.rate(rates, s, 0.0) for s in SIZES] == pytest.approx([0.8, 0.4, 0.2, 0.1])
+    assert ours.rate(rates, 0.25, 1 / 3) == pytest.approx(0.4)
+    assert {ours.rate(rates, s, 1.0) for s in SIZES} == {0.1}
+    assert Ours(loaded, 1, "own rates").rate(rates, 0.25, 1.0) == 0.8
+    batch = next(loaded.train.batches(2, 1, 0))
+    for progress, most in ((0.0, 0.25), (1.0, 1.0)):
+        drawn = [ours.backward(batch, progress) for _ in range(60)]
+        assert 0.28 < drawn.count(most) / 60 < 0.92  # .6, five standard errors
+
+
+def test_ours_is_chosen_by_the_statement_that_judges(loaded):
+    """Not by the mean alone: a size that falls far behind counts."""
+    study = Study(loaded, None, None)
+    study.tuned = lambda name: ("labels", dict.fromkeys(SIZES, 0.1))
+    study._scores = lambda name, setting, rate: pandas.Series(dict.fromkeys(SIZES, 0.8))
+    for scores, expected in (((0.9, 0.9, 0.9, 0.77), -0.02), ((0.81, 0.81, 0.8, 0.8), 0.005)):
+        assert study._margin(pandas.Series(scores, SIZES)) == pytest.approx(expected)
 
 
 def test_rates_of_their_own_are_those_of_the_sizes_alone(loaded):
@@ -192,7 +214,7 @@ def test_steps_follow_from_seconds(loaded, tmp_path):
     budget = 100 * sum(SIZES)
     epoch = len(loaded.train) // loaded.task.batch  # after which the teacher has nothing more to say
     for setting in WEIGHTS:
-        own = 0.5 * np.average(SIZES, weights=WEIGHTS[setting])
+        own = 0.5 * np.mean([np.average(SIZES, weights=w) for w in WEIGHTS[setting]])
         teacher = 0.0 if "labels" in setting else 0.2
         assert study.steps("ours", setting, 0.7) == int((0.7 * budget - 1.03 - epoch * teacher) / own)
         assert study.steps("ours", setting, 0.01) == int((0.01 * budget - 1.03) / (own + teacher)) < epoch
