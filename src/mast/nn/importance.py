@@ -273,28 +273,32 @@ def _add_contributions(
             )
         return
     if isinstance(module, _CONVOLUTIONS):
-        seen = _windows(module, x.detach().to(wide))  # batch x inputs x places x kernel
+        inputs = _padded(module, x.detach().to(wide)).transpose(0, 1).contiguous()
         outward = weight.flatten(2).movedim(1, 0)  # inputs x outputs x kernel
     else:
-        seen = x.detach().to(wide).reshape(-1, x.shape[-1], 1)
+        inputs = x.detach().to(wide).reshape(-1, x.shape[-1]).T.contiguous()
         outward = (weight if is_conv1d(module) else weight.T)[:, :, None]
-    kernel, numbers = outward.shape[2], seen[:, 0].numel()
+    kernel = outward.shape[2]
     for part in parts:
         entries = part.entries.to(x.device)
         width = entries.shape[1] * kernel
-        at_once = max(1, _ROOM // max(1, numbers * entries.shape[1]))
+        at_once = max(1, _ROOM // max(1, inputs[:1].numel() * width))
         for first in range(0, len(entries), at_once):
             some = entries[first : first + at_once]
-            z = seen[:, some.reshape(-1)].movedim(1, 0).reshape(*some.shape, -1, kernel)
-            z = z.transpose(1, 2).flatten(2)  # units x rows x entries
-            w = outward[some].transpose(1, 2).flatten(2)  # units x outputs x entries
-            if width == 1:
-                found = z.square().sum((1, 2), dtype=torch.float64) * w.square().sum(
-                    (1, 2), dtype=torch.float64
-                )
-            else:
-                found = ((z.mT @ z).double() * (w.mT @ w).double()).sum((1, 2))
-            totals[part.group][first : first + at_once] += found.cpu()
+            z = inputs[some.reshape(-1)]
+            if isinstance(module, _CONVOLUTIONS):
+                z = _windows(module, z)
+            z = z.reshape(len(some), width, -1)  # units x entries x places
+            w = outward[some].transpose(2, 3).reshape(len(some), width, -1)  # units x entries x outputs
+            totals[part.group][first : first + at_once] += _inner(z, w).cpu()
+
+
+def _inner(z: Tensor, w: Tensor) -> Tensor:
+    """|w_u' z_u|² for each unit u."""
+    if z.shape[1] == 1:
+        z, w = (t.square().sum((1, 2), dtype=torch.float64) for t in (z, w))
+        return z * w
+    return ((z @ z.mT).double() * (w @ w.mT).double()).sum((1, 2))
 
 
 def _contributions_of_transposed(module: Any, x: Tensor, weight: Tensor, entries: Tensor) -> Tensor:
@@ -312,8 +316,8 @@ def _contributions_of_transposed(module: Any, x: Tensor, weight: Tensor, entries
     return torch.cat(found).cpu()
 
 
-def _windows(module: Any, x: Tensor) -> Tensor:
-    """What a convolution sees of its input: batch x channels x places x kernel, as a view."""
+def _padded(module: Any, x: Tensor) -> Tensor:
+    """The input of a convolution with what the layer puts around it."""
     rank = len(module.kernel_size)
     x = x if x.dim() == rank + 2 else x[None]
     around: list[int] = []
@@ -324,9 +328,15 @@ def _windows(module: Any, x: Tensor) -> Tensor:
             around += [total // 2, total - total // 2]
         else:
             around += [module.padding[d]] * 2
-    if any(around):
-        x = F.pad(x, around, "constant" if module.padding_mode == "zeros" else module.padding_mode)
+    if not any(around):
+        return x
+    return F.pad(x, around, "constant" if module.padding_mode == "zeros" else module.padding_mode)
+
+
+def _windows(module: Any, x: Tensor) -> Tensor:
+    """What a convolution sees of channels x batch x padded places: channels x kernel x batch x places."""
+    rank = len(module.kernel_size)
     for d in range(rank):
         reach = module.dilation[d] * (module.kernel_size[d] - 1) + 1
         x = x.unfold(2 + d, reach, module.stride[d])[..., :: module.dilation[d]]
-    return x
+    return x.permute(0, *range(2 + rank, 2 + 2 * rank), 1, *range(2, 2 + rank))
