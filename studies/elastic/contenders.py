@@ -25,6 +25,7 @@ from studies.elastic.tasks import Block
 SIZES = (0.25, 0.5, 0.75, 1.0)
 SORTED_BY = 256  # training rows that decide the order of units
 CALIBRATED_BY = 1024  # training rows for the statistics of BatchNorm
+TEMPERATURE = 4.0  # of softened logits
 EVEN, SMALLER = (0.25, 0.25, 0.25, 0.25), (0.4, 0.3, 0.2, 0.1)
 SMALL_FIRST = ((0.6, 0.25, 0.1, 0.05), (0.05, 0.1, 0.25, 0.6))
 WEIGHTS = {  # how often each size is drawn, by setting: at the first and at the last step, linear in between
@@ -35,6 +36,9 @@ WEIGHTS = {  # how often each size is drawn, by setting: at the first and at the
     "own rates, labels": (SMALLER, SMALLER),
     "small first": SMALL_FIRST,  # own rates, which all end as that of the largest size
     "small first, labels": SMALL_FIRST,
+    "even, softened": (EVEN, EVEN),  # the teacher's logits at a higher temperature
+    "own rates, softened": (SMALLER, SMALLER),
+    "small first, softened": SMALL_FIRST,
 }
 DRAWN = {setting: np.mean(weights, axis=0) for setting, weights in WEIGHTS.items()}  # over a whole run
 SCORES = ("activation", "output", "taylor")
@@ -46,10 +50,11 @@ def labelled(output: Tensor, batch: Rows) -> Tensor:
     return F.cross_entropy(output.flatten(0, -2), batch.labels.flatten())
 
 
-def towards(output: Tensor, target: Tensor) -> Tensor:
+def towards(output: Tensor, target: Tensor, temperature: float = 1.0) -> Tensor:
     """Kullback-Leibler divergence from the target's distribution, per label."""
-    given, own = (t.float().log_softmax(-1) for t in (target, output))
-    return F.kl_div(own, given, log_target=True, reduction="sum") / (output.numel() / output.shape[-1])
+    given, own = ((t.float() / temperature).log_softmax(-1) for t in (target, output))
+    divergence = F.kl_div(own, given, log_target=True, reduction="sum") * temperature**2
+    return divergence / (output.numel() / output.shape[-1])
 
 
 def distilled(output: Tensor, batch: Rows) -> Tensor:
@@ -57,7 +62,21 @@ def distilled(output: Tensor, batch: Rows) -> Tensor:
     return towards(output, batch.taught)
 
 
-LOSSES: dict[str, Callable[[Tensor, Rows], Tensor]] = {"labels": labelled, "distilled": distilled}
+def softened(output: Tensor, batch: Rows) -> Tensor:
+    """The same at a higher temperature: a network that is sure of its training rows says more by that."""
+    return towards(output, batch.taught, TEMPERATURE)
+
+
+LOSSES: dict[str, Callable[[Tensor, Rows], Tensor]] = {
+    "labels": labelled,
+    "distilled": distilled,
+    "softened": softened,
+}
+
+
+def loss_of(setting: str) -> Callable[[Tensor, Rows], Tensor]:
+    """The last word of a setting; the given network teaches where none is named."""
+    return LOSSES.get(setting.rpartition(", ")[2], distilled)
 
 
 def elastic(loaded: Loaded, seed: int, score: str = "activation", **options: Any) -> tuple[nn.Module, Any]:
@@ -101,7 +120,7 @@ class Alone(Contender):
     """One size, cut from the sorted network, as a plain small network."""
 
     def __init__(self, sk: Any, setting: str, size: float) -> None:
-        self.size, self.loss = size, LOSSES[setting]
+        self.size, self.loss = size, loss_of(setting)
         self.model = sk.submodel(member=SIZES.index(size), calibrate=False).train()
 
     def backward(self, batch: Rows, progress: float) -> float:
@@ -124,7 +143,7 @@ class Ours(Contender):
 
     def __init__(self, loaded: Loaded, seed: int, setting: str) -> None:
         self.model, self.sk = elastic(loaded, seed)
-        self.loss = LOSSES["labels" if "labels" in setting else "distilled"]
+        self.loss = loss_of(setting)
         self.small_first = "small first" in setting
         self.momentum = 0.0 if "own rates" in setting or self.small_first else 0.9
         self.weights, self.random = WEIGHTS[setting], np.random.default_rng(seed)
@@ -155,8 +174,9 @@ class Prefixes(Contender):
     statistics, as in slimmable networks.
     """
 
-    def __init__(self, loaded: Loaded, seed: int) -> None:
+    def __init__(self, loaded: Loaded, seed: int, setting: str) -> None:
         self.model, sk = elastic(loaded, seed)
+        self.loss, self.temperature = loss_of(setting), TEMPERATURE if setting == "softened" else 1.0
         self.small = [sk.submodel(member=i, calibrate=False).train() for i in range(len(SIZES))]
         sk.remove()
         self.random = np.random.default_rng(seed)
@@ -190,7 +210,7 @@ class Slimmable(Prefixes):
         largest = self.output(3, batch)
         labelled(largest, batch).backward()
         for i in (0, int(self.random.integers(1, 3))):
-            towards(self.output(i, batch), largest.detach()).backward()
+            towards(self.output(i, batch), largest.detach(), self.temperature).backward()
         return self.size
 
 
@@ -200,7 +220,7 @@ class DynaBERT(Prefixes):
     def backward(self, batch: Rows, progress: float) -> float:
         """All sizes."""
         for i in range(len(SIZES)):
-            distilled(self.output(i, batch), batch).backward()
+            self.loss(self.output(i, batch), batch).backward()
         return self.size
 
 
@@ -211,7 +231,7 @@ def begin(name: str, loaded: Loaded, seed: int, setting: str) -> list[Contender]
         return [Alone(sk, setting, size) for size in SIZES]
     if name == "ours":
         return [Ours(loaded, seed, setting)]
-    return [{"slimmable": Slimmable, "dynabert": DynaBERT}[name](loaded, seed)]
+    return [{"slimmable": Slimmable, "dynabert": DynaBERT}[name](loaded, seed, setting)]
 
 
 class Training:

@@ -97,6 +97,11 @@ def margin(difference: Any, share: float) -> float:
     return float(min(difference.mean() + on_mean, difference.min() + everywhere))
 
 
+def merit(ours: Any, alone: Any, given: float) -> float:
+    """By how much the statements about equal seconds and the largest size hold; below 0 if one fails."""
+    return min(margin(ours - alone, 1.0), float(ours[1.0]) - given + LARGEST)
+
+
 def by_seed(test: Any, contender: str, share: float, column: str = "accuracy") -> Any:
     """A row per seed, a column per size."""
     rows = test[(test["contender"] == contender) & (test["share"] == share)]

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,17 @@ from studies.elastic.contenders import (
     train,
 )
 from studies.elastic.rows import Loaded, Task, logits
-from studies.elastic.rule import margin
+from studies.elastic.rule import merit
 
 TUNING = 0  # the seed that chooses and does not judge
 SHARES = (1.0, 0.7, 0.35)  # of the seconds that the four sizes take alone
 EQUAL_STEPS = 0.0  # stands for a share: as many steps as one size has alone
-SETTINGS = {"alone": ("distilled", "labels"), "ours": tuple(WEIGHTS), "slimmable": ("",), "dynabert": ("",)}
+SETTINGS = {
+    "alone": ("distilled", "labels", "softened"),
+    "ours": tuple(WEIGHTS),
+    "slimmable": ("", "softened"),
+    "dynabert": ("", "softened"),
+}
 RIVALS = ("alone", "slimmable", "dynabert")
 COLUMNS = ["network", "contender", "setting", "share", "rate", "seed", "rows", "size", "steps", "seconds"]
 COLUMNS += ["sorting", "parameters", "accuracy", "loss"]
@@ -87,6 +93,7 @@ class Study:
 
     def judge(self, *contenders: str) -> None:
         """Everything about some contenders: "cuts", the rivals, "ours"."""
+        self.given()
         if "cuts" in contenders:
             self.cut()
         for name in contenders:
@@ -123,15 +130,23 @@ class Study:
             for size, network in part.networks().items():
                 yield row | {"size": size} | evaluate(network, self.loaded, getattr(self.loaded, rows))
 
-    def cut(self) -> None:
-        """Cuts without training, and the given network itself."""
+    def given(self) -> dict[str, float]:
+        """The accuracy of the given network on test and validation rows."""
         key = {"network": self.task.name, "contender": "given", "setting": "", "share": 0.0, "rate": 0.0}
-        key |= {"seed": 1, "rows": "test"}
-        test, nothing = self.loaded.test, {"steps": 0, "seconds": 0.0, "sorting": 0.0}
-        given = self.loaded.model
-        self.results.once(key, lambda: [nothing | {"size": 1.0} | evaluate(given, self.loaded, test, False)])
+        key |= {"seed": 1}
+        nothing, found = {"steps": 0, "seconds": 0.0, "sorting": 0.0, "size": 1.0}, {}
+        for rows in ("test", "validation"):
+            look = partial(evaluate, self.loaded.model, self.loaded, getattr(self.loaded, rows), False)
+            made = self.results.once(key | {"rows": rows}, lambda: [nothing | look()])  # noqa: B023
+            found[rows] = float(made["accuracy"].iloc[0])
+        return found
+
+    def cut(self) -> None:
+        """Cuts without training."""
+        key = {"network": self.task.name, "contender": "cut", "share": 0.0, "rate": 0.0}
+        test = self.loaded.test
         for draw in range(self.draws):
-            key |= {"contender": "cut", "setting": "random", "seed": draw, "rows": "validation"}
+            key |= {"setting": "random", "seed": draw, "rows": "validation"}
             self.results.once(key, lambda: self._cut("random", draw, self.loaded.validation, SIZES[:1]))  # noqa: B023
         found = self.results.find(**{k: v for k, v in key.items() if k != "seed"})
         best = int(found.sort_values("accuracy")["seed"].iloc[-1])
@@ -154,12 +169,12 @@ class Study:
         """The setting and the rates that are best on validation rows, with half the seconds.
 
         Rivals have the best mean over sizes, and each size alone the best rate for itself; ours is chosen by
-        what judges it (`rule.margin`). Settings are compared at the middle rate; rates go up and down by 3
+        what judges it (`rule.merit`). Settings are compared at the middle rate; rates go up and down by 3
         until the best one is between two others.
         """
         tried = [s for s in SETTINGS[name] if s in self.task.settings] or SETTINGS[name]
         score = {setting: self._scores(name, setting, self.task.rate) for setting in tried}
-        merit = self._margin if name == "ours" else pandas.Series.mean
+        merit = self._merit if name == "ours" else pandas.Series.mean
         setting = max(score, key=lambda s: merit(score[s]))
         rates = {self.task.rate: score[setting]}
         merits = {self.task.rate: merit(score[setting])}
@@ -173,11 +188,11 @@ class Study:
             return setting, {s: _best({rate: scores[s] for rate, scores in rates.items()}) for s in SIZES}
         return setting, self._rates(setting, _best(merits))
 
-    def _margin(self, scores: Any) -> float:
-        """By how much the first statement holds on validation rows, with half the steps for everybody."""
+    def _merit(self, scores: Any) -> float:
+        """By how much statements hold on validation rows, with half the steps for everybody."""
         setting, rates = self.tuned("alone")
         alone = {s: self._scores("alone", setting, rates[s])[s] for s in SIZES}
-        return margin(scores - pandas.Series(alone), 1.0)
+        return merit(scores, pandas.Series(alone), self.given()["validation"])
 
     def _rates(self, setting: str, rate: float) -> Rates:
         """One rate for all sizes; or the rates that they have alone, all changed by one factor."""
@@ -234,7 +249,7 @@ class Study:
     def steps(self, name: str, setting: str, share: float) -> int:
         """How many steps a contender has for a share of the seconds that the four sizes take alone.
 
-        Those are their steps and, if they are distilled, the given network's outputs for the rows they see.
+        Those are their steps and, if they are taught, the given network's outputs for the rows they see.
         Outputs count once per row, for everybody. Sorting counts for all but the sizes alone.
         """
         alone = max(1, round(self.task.steps * (0.5 if share == 0.5 else 1)))
@@ -243,7 +258,7 @@ class Study:
         times = self.seconds(session_of(name)).set_index(["what", "size"])["seconds"]
         epoch, teacher = max(1, len(self.loaded.train) // self.task.batch), times["teacher", 1.0]
         budget = self.task.steps * sum(times["alone", s] for s in SIZES)
-        if self.tuned("alone")[0] == "distilled":
+        if self.tuned("alone")[0] != "labels":
             budget += teacher * min(self.task.steps, epoch)
         if name == "ours":
             own = sum(w * times["ours", s] for w, s in zip(DRAWN[setting], SIZES, strict=True))

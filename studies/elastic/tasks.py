@@ -284,10 +284,11 @@ TASKS = {
         Task("minilm-sst2", "MiniLM on SST-2", minilm, 32, 80, 1e-4, 3, 872, first=31),
         Task("minilm-trec", "MiniLM on TREC", minilm, 32, 80, 1e-4, 3, tuning=260, first=21),
         Task("resnet20", "ResNet-20 on CIFAR-10", partial(resnet, "resnet20-12fca82f.th", 3), 32, 200, 1e-3,
-             5, 2000, 4000, 16_384, first=31, rivals=21),
+             5, 2000, 4000, 16_384, first=41, rivals=21),
         Task("resnet56", "ResNet-56 on CIFAR-10", partial(resnet, "resnet56-4bfd9763.th", 9), 32, 100, 1e-3,
              3, 1000, 2000, 16_384, first=21,
-             settings=("labels", "even, labels", "own rates, labels", "small first, labels")),
+             settings=("", "labels", "softened", "even, labels", "own rates, labels", "small first, labels",
+                       "own rates, softened", "small first, softened")),
         Task("stories260k", "stories260K", stories, 8, 200, 1e-3, 5, 96, 256),
     )
 }  # fmt: skip

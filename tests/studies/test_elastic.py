@@ -24,6 +24,7 @@ from studies.elastic.contenders import (
     elastic,
     evaluate,
     norms,
+    towards,
 )
 from studies.elastic.page import timed
 from studies.elastic.rows import Rows, logits
@@ -124,7 +125,7 @@ def test_batches_take_each_row_once_an_epoch_and_similar_lengths():
 
 def test_sizes_written_by_hand_are_those_of_the_library(loaded):
     """Outputs of all sizes and the sum of their gradients, with slices by hand and in `elastic`."""
-    by_hand, ours = DynaBERT(loaded, 1), Ours(loaded, 1, "even")
+    by_hand, ours = DynaBERT(loaded, 1, ""), Ours(loaded, 1, "even")
     batch = next(loaded.train.batches(4, 1, 0))
     by_hand.backward(batch, 0.0)
     for i in range(len(SIZES)):
@@ -185,13 +186,31 @@ def test_small_sizes_come_first_and_all_rates_end_as_that_of_the_largest(loaded)
         assert 0.28 < drawn.count(most) / 60 < 0.92  # .6, five standard errors
 
 
-def test_ours_is_chosen_by_the_statement_that_judges(loaded):
-    """Not by the mean alone: a size that falls far behind counts."""
+def test_ours_is_chosen_by_the_statements_that_judge(loaded):
+    """Not by the mean alone: a size that falls far behind counts, and the given network."""
     study = Study(loaded, None, None)
     study.tuned = lambda name: ("labels", dict.fromkeys(SIZES, 0.1))
     study._scores = lambda name, setting, rate: pandas.Series(dict.fromkeys(SIZES, 0.8))
-    for scores, expected in (((0.9, 0.9, 0.9, 0.77), -0.02), ((0.81, 0.81, 0.8, 0.8), 0.005)):
-        assert study._margin(pandas.Series(scores, SIZES)) == pytest.approx(expected)
+    study.given = lambda: {"validation": 0.799}
+    for scores, expected in (
+        ((0.9, 0.9, 0.9, 0.77), -0.024),
+        ((0.9, 0.77, 0.9, 0.8), -0.02),
+        ((0.81, 0.81, 0.8, 0.8), 0.005),
+        ((0.83, 0.83, 0.83, 0.8), 0.006),
+    ):
+        assert study._merit(pandas.Series(scores, SIZES)) == pytest.approx(expected)
+
+
+def test_softened_logits_teach_as_much_as_others_near_the_target():
+    """The square of the temperature keeps gradients alike: both losses are half the variance of the error."""
+    torch.manual_seed(0)
+    target = torch.randn(5, 7, dtype=torch.float64) / 100
+    output = target + torch.randn(5, 7, dtype=torch.float64) / 100
+    half = (output - target).var(1, correction=0).mean() / 2
+    for temperature in (1.0, 4.0):
+        assert towards(output, target, temperature) == pytest.approx(float(half), rel=0.05)
+    sure = torch.tensor([[30.0, 3.0, -3.0]]), torch.tensor([[30.0, -3.0, 3.0]])
+    assert towards(*sure) < 1e-9 < 1e-2 < towards(*sure, 4.0)
 
 
 def test_rates_of_their_own_are_those_of_the_sizes_alone(loaded):
