@@ -171,12 +171,10 @@ def test_layers_without_second_derivatives_use_differences(models, monkeypatch):
     assert close == pytest.approx(exact, rel=1e-3)  # a ReLU network's differences see a few kinks
 
 
-def test_own_batches_and_losses(models):
+def test_inputs_in_a_dict_and_a_loss_of_ones_own(models):
     model, inputs = models.lstm()
-    batches = [{"x": inputs[0]}]
-    advice = mast.nn.advise(
-        model, lambda m, batch: m(batch["x"]).square().mean(), batches, mast.PermK(4), draws=1
-    )
+    batches = [({"x": inputs[0]}, None)]
+    advice = mast.nn.advise(model, lambda y, _: y.square().mean(), batches, mast.PermK(4), draws=1)
     assert advice.constants.L_max == 16
     assert advice.step_size > 0
 
@@ -211,6 +209,9 @@ def test_bad_arguments():
             lambda: mast.nn.advise(model, lambda o, t: (o / 0).square().sum(), [batch], mast.Bernoulli(0.5)),
             "finite",
         ),
+        (lambda: mast.nn.advise(model, mse, [batch[0]], mast.Bernoulli(0.5)), "a loss needs targets"),
+        (lambda: mast.nn.advise(model, None, [batch], mast.Bernoulli(0.5)), "a loss is needed"),
+        (lambda: mast.nn.advise(model, mse, batch, mast.Bernoulli(0.5)), "batches in a list"),
     ):
         with pytest.raises(mast.MastError, match=message):
             call()

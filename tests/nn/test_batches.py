@@ -96,10 +96,32 @@ def test_losses_that_are_missing():
         Batch.of((X, LABELS)).loss(Named(), None)
 
 
+def test_what_a_loss_is_and_returns():
+    for loss, message in (
+        ("ce", "a function of outputs and targets"),
+        (lambda y, t: F.cross_entropy(y, t, reduction="none"), r"one number for the whole batch.*\(4,\)"),
+        (lambda y, t: 1.0, "as a tensor; got float"),
+    ):
+        with pytest.raises(mast.MastError, match=message):
+            Batch.of((X, LABELS)).loss(Named(), loss)
+
+
 def test_one_batch_is_no_list_of_batches():
-    for batches in (X, {"x": X}):
-        with pytest.raises(mast.MastError, match="needs batches in a list"):
-            with_first("sorting", batches)
+    sk = mast.nn.sparsify(Named(), mast.Bernoulli(0.5))
+    takers = (
+        lambda batches: with_first("sorting", batches),
+        lambda batches: mast.nn.recalibrate(Named(), batches),
+        lambda batches: mast.nn.recalibrate(nn.Linear(3, 2), batches),
+        lambda batches: mast.nn.keep_probabilities(Named(), batches),
+        lambda batches: sk.submodel(calibrate=batches),
+        lambda batches: sk.best(lambda model: 0.0, 2, calibrate=batches),
+        lambda batches: sk.report(lambda model: 0.0, [0.5], calibrate=batches),
+        lambda batches: mast.nn.advise(Named(), None, batches, mast.Bernoulli(0.5)),
+    )
+    for batches in (X, X.numpy(), {"x": X}, (X, LABELS), 3):
+        for take in takers:
+            with pytest.raises(mast.MastError, match=r"needs batches in a list .* got (one )?\w+"):
+                take(batches)
     with pytest.raises(mast.MastError, match="needs at least one batch"):
         with_first("sorting", iter(()))
     first, batches, count = with_first("sorting", (x for x in (X, 2 * X)))
@@ -116,9 +138,7 @@ def test_advise_takes_dicts_and_reads_logits(sketch):
     dicts = [({"x": x, "more": torch.zeros(4, 3)}, y) for x, y in tensors]
     plain = mast.nn.advise(model, F.cross_entropy, tensors, sketch, iterations=4)
     named = mast.nn.advise(model, F.cross_entropy, dicts, sketch, iterations=4)
-    own = mast.nn.advise(
-        model, lambda net, batch: net(**batch)["loss"], [{"x": x, "labels": y} for x, y in tensors], sketch,
-        iterations=4,
-    )  # fmt: skip
-    assert plain.smoothness == pytest.approx(named.smoothness, rel=1e-5)
-    assert plain.smoothness == pytest.approx(own.smoothness, rel=1e-5)
+    labelled = [{"x": x, "labels": y} for x, y in tensors]
+    own = [mast.nn.advise(model, loss, labelled, sketch, iterations=4) for loss in (None, F.cross_entropy)]
+    for found in (named, *own):
+        assert plain.smoothness == pytest.approx(found.smoothness, rel=1e-5)

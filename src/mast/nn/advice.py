@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mast import theory
 from mast.errors import ArgumentError, NoGuaranteeError
-from mast.nn.batches import Batch, Loss
+from mast.nn.batches import Batch, Loss, check_batches
 from mast.nn.curvature import Curvature, MeanHessian, curvature
 from mast.nn.factory import sparsify
 from mast.nn.submodels import put_draw
@@ -108,7 +108,7 @@ class NetworkAdvice:
 
 def advise(
     model: nn.Module,
-    loss: Loss,
+    loss: Loss | None,
     batches: Iterable[Any],
     sketch: Sketch | TopShare,
     *,
@@ -138,10 +138,11 @@ def advise(
     model
         The network, plain or sparsified, in the mode (train or eval) in which curvature is to be taken.
     loss
-        ``loss(output, targets)`` for batches that are pairs, ``loss(model, batch)`` for others.
+        ``loss(output, targets)``; None for a model that computes its own from labels among its inputs.
     batches
-        A few batches, enough to stand for the data: their mean loss is taken as f. Inputs are a tensor, a
-        tuple of arguments or a dict of keyword arguments; the output is a tensor, or its ``.logits``.
+        A few batches, enough to stand for the data: their mean loss is taken as f. They are pairs of inputs
+        and targets, or dicts with labels. Inputs are a tensor, a tuple of arguments or a dict of keyword
+        arguments; the output is a tensor, or its ``.logits``.
     steps
         The length of the run, T, which the non-convex statements need.
     draws
@@ -156,14 +157,12 @@ def advise(
     >>> round(advice.smoothness, 3), round(advice.plain, 3), round(advice.step_size, 5)
     (4.0, 0.25, 0.0625)
     """
-    data = list(batches)
+    data = [Batch.of(batch) for batch in check_batches("advise", batches)]
     if not data:
         raise ArgumentError("advise needs at least one batch")
     T = check_int("steps", steps)
     dense = copy.deepcopy(unwrapped(model))
-    # Other batches than pairs and dicts may hold more than what the model is called with.
-    known = isinstance(data[0], Mapping) or (isinstance(data[0], tuple | list) and len(data[0]) == 2)
-    example = Batch.of(data[0]).plain() if known and isinstance(sketch, Structured) else None
+    example = data[0].plain() if isinstance(sketch, Structured) else None
     sk = sparsify(copy.deepcopy(dense), sketch, shift=shift, keep=keep, where=where, example=example)
     root = Key(seed).child(0, Purpose.ESTIMATE).seed
     small = sum(p.numel() for p in dense.parameters() if p.requires_grad) <= LARGE

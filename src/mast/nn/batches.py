@@ -75,12 +75,23 @@ class Batch:
                     "a loss is needed: pass loss=, a function of outputs and targets, with batches that are "
                     "pairs (inputs, targets), or dicts with labels for a model that returns its loss"
                 )
-            return found
+            return _one_number(found)
+        if not callable(loss):
+            raise ArgumentError(f"a loss is a function of outputs and targets, got {loss!r}")
         if not self.paired and labels is None:
             raise ArgumentError("a loss needs targets: batches have to be pairs (inputs, targets)")
         output = self.output(model)
         targets = self.targets if self.paired else labels
-        return loss(output, targets.to(output.device) if isinstance(targets, Tensor) else targets)
+        return _one_number(
+            loss(output, targets.to(output.device) if isinstance(targets, Tensor) else targets)
+        )
+
+
+def _one_number(loss: Any) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        kind = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise ArgumentError(f"a loss has to return one number for the whole batch, as a tensor; got {kind}")
+    return loss.reshape(())
 
 
 def _inputs(inputs: Any) -> Example:
@@ -114,10 +125,24 @@ def output_of(output: Any) -> Tensor:
     return found
 
 
-def run_batches(model: nn.Module, batches: Iterable[Any]) -> int:
+def check_batches(what: str, batches: Any) -> Iterable[Any]:
+    """The batches as they are; an error if they are no list or loader, but one batch, or none.
+
+    A tuple is one batch: the pair (x, y) would be two.
+    """
+    one = isinstance(batches, Tensor | Mapping | tuple | str | np.ndarray)
+    if one or not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
+        raise ArgumentError(
+            f"{what} needs batches in a list or a loader, such as [batch]; got "
+            f"{'one ' if one else ''}{type(batches).__name__}"
+        )
+    return batches  # type: ignore[no-any-return]
+
+
+def run_batches(what: str, model: nn.Module, batches: Iterable[Any]) -> int:
     """Call the model with each batch; how many there were."""
     count = 0
-    for batch in batches:
+    for batch in check_batches(what, batches):
         Batch.of(batch).call(model)
         count += 1
     return count
@@ -125,8 +150,7 @@ def run_batches(model: nn.Module, batches: Iterable[Any]) -> int:
 
 def with_first(what: str, batches: Iterable[Any]) -> tuple[Batch, Iterator[Batch], int]:
     """The first batch, all of them, and how many there are; each is made once."""
-    if isinstance(batches, Tensor | Mapping):
-        raise ArgumentError(f"{what} needs batches in a list or a loader, got one {type(batches).__name__}")
+    batches = check_batches(what, batches)
     batches = batches if isinstance(batches, Sized) else list(batches)
     rest = iter(batches)
     first = next(rest, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -66,13 +65,6 @@ def curvature(
     return Curvature(value, residual, stderr), vector
 
 
-def evaluate(model: nn.Module, loss: Loss, batch: Any) -> Tensor:
-    """``loss(output, targets)`` for a pair, ``loss(model, batch)`` for any other batch."""
-    if isinstance(batch, tuple | list) and len(batch) == 2:
-        return Batch.of(batch).loss(model, loss)
-    return loss(model, batch)
-
-
 class MeanHessian:
     """Products of vectors with the Hessian of each batch's loss, at the model's weights when it is made.
 
@@ -81,7 +73,7 @@ class MeanHessian:
     draws by itself (dropout) is the same in all of them.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, batches: Sequence[Any]) -> None:
+    def __init__(self, model: nn.Module, loss: Loss | None, batches: Sequence[Batch]) -> None:
         self.model = model
         self.loss = loss
         self.batches = batches
@@ -122,7 +114,7 @@ class MeanHessian:
         products = torch.autograd.grad(outputs, self.parameters, along, retain_graph=True, allow_unused=True)
         return self.join(products)
 
-    def _differences(self, batch: Any, u: Tensor) -> Tensor:
+    def _differences(self, batch: Batch, u: Tensor) -> Tensor:
         """(grad(x + eps u) - grad(x - eps u)) / 2 eps, with eps relative to the size of x."""
         size = math.sqrt(sum(float(p.detach().double().square().sum()) for p in self.parameters))
         eps = 1e-3 * max(size, 1.0) / max(float(u.norm()), 1e-30) / math.sqrt(max(1, u.numel()) ** 0.5)
@@ -133,12 +125,12 @@ class MeanHessian:
         self._move(u, eps)
         return (shifted[0] - shifted[1]) / (2 * eps)
 
-    def _gradient(self, batch: Any, create_graph: bool = False) -> tuple[Tensor | None, ...]:
+    def _gradient(self, batch: Batch, create_graph: bool = False) -> tuple[Tensor | None, ...]:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         with sdpa_kernel(SDPBackend.MATH), torch.enable_grad(), fork_generators():
             seed_generators(0)
-            value = evaluate(self.model, self.loss, batch)
+            value = batch.loss(self.model, self.loss)
             return torch.autograd.grad(value, self.parameters, create_graph=create_graph, allow_unused=True)
 
     def _move(self, u: Tensor, amount: float) -> None:

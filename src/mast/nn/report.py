@@ -9,6 +9,7 @@ import pandas as pd
 from torch import nn
 
 from mast.errors import ArgumentError
+from mast.nn.batches import check_batches
 from mast.nn.costs import flops, latencies, measure
 from mast.nn.submodels import put_draw, recalibrate, small_model, warn_of_batch_norm, weight_draw
 from mast.nn.tensors.bound import BoundSketch
@@ -143,7 +144,8 @@ def report(
     sk.watched.check()
     if calibrate is None:
         warn_of_batch_norm(sk)
-    batches = None if calibrate is None or calibrate is False else list(calibrate)
+    none = calibrate is None or calibrate is False
+    batches = None if none else list(check_batches("calibrate", calibrate))
     scratch = sk.watched.plain_copy().eval()
     sources = {"score": sk.watched.plain_copy().eval()}
     if plain is not None:

@@ -224,7 +224,7 @@ def keep_probabilities(
     weights = choose(model, where, {})[0] if sk is None else sk.weights
     shift = None if sk is None else sk.shift
     with _input_squares(model) as squares, evaluated(model):
-        if not run_batches(model, batches):
+        if not run_batches("keep_probabilities", model, batches):
             raise ArgumentError("keep_probabilities needs at least one batch")
     result = {}
     for w in weights:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError
-from mast.nn.batches import run_batches
+from mast.nn.batches import check_batches, run_batches
 from mast.nn.costs import count_flops, evaluated
 from mast.nn.tensors.bound import BoundSketch
 from mast.nn.tensors.sparsified import sparsify_tensor
@@ -235,7 +235,9 @@ def best_submodel(
 ) -> BestDraw:
     """Score the submodels of the seeds 0 .. draws - 1; see `Sparsifier.best`."""
     check_int("draws", draws, 1)
-    batches = calibrate if calibrate is None or calibrate is False else list(calibrate)
+    batches = calibrate
+    if calibrate is not None and calibrate is not False:
+        batches = list(check_batches("calibrate", calibrate))
     scores: list[float] = []
     with Progress(draws, "submodels") as progress:
         for seed in range(draws):
@@ -271,6 +273,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
     >>> recalibrate(model, [torch.tensor([[1.0], [3.0]])]).running_mean
     tensor([2.])
     """
+    batches = check_batches("recalibrate", batches)
     norms = [m for m in model.modules() if isinstance(m, BatchNorm) and m.track_running_stats]
     if not norms:
         return model
@@ -281,7 +284,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
                 norm.reset_running_stats()
                 norm.momentum = None  # a plain average over all batches
                 norm.train()
-            if not run_batches(model, batches):
+            if not run_batches("recalibrate", model, batches):
                 raise ArgumentError(
                     "BatchNorm layers were to be calibrated, but there was no batch to do it with"
                 )
