@@ -148,7 +148,7 @@ def run_batches(what: str, model: nn.Module, batches: Iterable[Any]) -> int:
     return count
 
 
-def with_first(what: str, batches: Iterable[Any]) -> tuple[Batch, Iterator[Batch], int]:
+def with_first(what: str, batches: Iterable[Any] | None) -> tuple[Batch, Iterator[Batch], int]:
     """The first batch, all of them, and how many there are; each is made once."""
     batches = check_batches(what, batches)
     batches = batches if isinstance(batches, Sized) else list(batches)

@@ -7,23 +7,21 @@ The largest size is the given network from the first step on, and stays the netw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from numpy.typing import ArrayLike
 from torch import nn
 
 from mast.errors import ArgumentError, MastError
-from mast.nn.batches import Loss, with_first
+from mast.nn.batches import Batch, Loss, with_first
 from mast.nn.importance import Importance
 from mast.nn.sorting import SortedUnits, refuse_unsortable, sort_by_scores
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.tensors.selection import choose
 from mast.nn.tensors.top_share import TopShare
-from mast.nn.tensors.torch_private import Conv
 from mast.nn.tensors.weights import Keep, Shift, Where, refuse_sharded, unwrapped
 from mast.nn.units import Neurons, Structured, UnitMap, find_units, parse
-from mast.nn.units.dependencies.examples import Example
 from mast.nn.units.dependencies.recording import Recording
 from mast.nn.units.dependencies.residual import residual_weights
 from mast.randomness import Key
@@ -126,7 +124,7 @@ def sparsify(
 def elastic(
     model: nn.Module,
     sizes: ArrayLike,
-    batches: Iterable[Any],
+    batches: Iterable[Any] | None,
     *,
     loss: Loss | None = None,
     score: str = "activation",
@@ -141,25 +139,27 @@ def elastic(
     """Make a trained network elastic: its units are sorted, and training steps draw one of the sizes.
 
     It is `sort_units`, then ``sparsify(model, Neurons(Nested(sizes, weights, scaled=False)))``. At the first
-    step the largest size computes what the given network does, to rounding; ``model.eval()`` is the largest
-    size at any time (where there is BatchNorm, after `recalibrate`), and ``sk.submodel(member=0)`` the
-    smallest, as a plain network. ``with sk.member(i):`` uses one size in forward passes.
+    step the size 1 computes what the given network does, to rounding; ``model.eval()`` is that size at any
+    time (where there is BatchNorm, after `recalibrate`), and ``sk.submodel(member=0)`` the smallest, as a
+    plain network. ``with sk.member(i):`` uses one size in forward passes.
 
     Parameters
     ----------
     model
         A trained network, in place.
     sizes, weights
-        The shares of units, ascending, and how often each is drawn.
+        The shares of units, ascending, and how often each is drawn. Let the largest be 1: if it is less,
+        ``model.eval()`` is none of the sizes, as it computes with all units, also those that no size trains.
     batches
         A few hundred rows that stand for the data, for the scores: inputs, or pairs of inputs and targets.
-        Inputs are a tensor, a tuple of arguments or a dict of keyword arguments.
+        Inputs are a tensor, a tuple of arguments or a dict of keyword arguments. None will do if there is an
+        `example`, and nothing is sorted.
     score, loss
         As in `sort_units`; "taylor" needs a loss.
     keep, where
-        As in `sparsify`. Without `keep`, the residual stream stays whole, so that only units within branches
-        are cut, and so does the pooler of a model of transformers, which is a part of its head.
-        ``keep={}`` lets both be cut too.
+        As in `sparsify`. The residual stream stays whole, so that only units within branches are cut, and so
+        does the pooler of a model of transformers, which is a part of its head. ``keep={}`` lets both be cut
+        too, and `where` says which units then; a keep that names other units leaves both whole.
     example
         What the model is called with when its units are found; the first batch's inputs by default.
     sort
@@ -185,20 +185,20 @@ def elastic(
     model = unwrapped(model)
     refuse_unsortable(model)
     sketch = Neurons(Nested(sizes, weights, scaled=False), loadable=loadable)
-    first, batches, count = with_first("elastic", batches)
-    given = first.plain() if example is None else Example.of(example)
-    unit_map = find_units(model, sketch, _keep_whole if keep is None else keep, where, example=given)
-    if keep is None:
-        poolers = _poolers(model)
-        for name in [n for n, reason in unit_map.excluded.items() if reason.startswith("keep = 1")]:
-            unit_map.excluded[name] = POOLER if name in poolers else STREAM
+    scored: Iterator[Batch] = iter(())
+    count = 0
+    if sort or example is None:
+        first, scored, count = with_first("elastic", batches)
+        example = first.plain() if example is None else example
+    whole = _whole if keep is None or keep else None
+    unit_map = find_units(model, sketch, keep, where, example=example, whole=whole)
     sk = Sparsifier(model, sketch, unit_map, unit_map.selection(model), None, Key(seed))
     try:
         sk.checks_submodels = True
         orders = {}
         if sort:
             scores = Importance(model, unit_map.groups, score=score, loss=loss, probes=PROBES, seed=seed)
-            orders = sort_by_scores(model, unit_map, scores.of(batches, count))
+            orders = sort_by_scores(model, unit_map, scores.of(scored, count))
         sk.sorting = SortedUnits(model, unit_map.groups, orders)
     except BaseException:
         sk.remove()
@@ -212,15 +212,9 @@ def _poolers(model: nn.Module) -> list[str]:
     return [name for name, p in named if "pooler" in name.split(".")[:-1] and p.dim() > 1]
 
 
-def _keep_whole(record: Recording) -> dict[str, float]:
-    """Poolers, and weights that write to a residual stream, to be kept whole with it."""
-    found = dict.fromkeys(_poolers(record.model), 1.0)
-    for name in residual_weights(record):
-        owner = record.model.get_submodule(name.rpartition(".")[0])
-        # keep = 1 of all parameters of another kind of module would leave the module out as a whole.
-        if isinstance(owner, nn.Linear | Conv) or len(list(owner.parameters(recurse=False))) > 1:
-            found[name] = 1.0
-    return found
+def _whole(record: Recording) -> dict[str, str]:
+    """Weights that write to a residual stream, and poolers, whose units stay whole, and why."""
+    return dict.fromkeys(residual_weights(record), STREAM) | dict.fromkeys(_poolers(record.model), POOLER)
 
 
 class SparsifyingCallback:

@@ -86,6 +86,41 @@ def test_the_residual_stream_stays_whole_unless_it_is_asked_for(zoo):
         assert "residual stream" in whole.unit_map.excluded[name]
     everything = mast.nn.elastic(copy.deepcopy(model), SIZES, [x], keep={})
     assert {"stem.weight", "blocks.2.second.weight"} <= {s.name for s in everything.unit_map.groups}
+    less = mast.nn.elastic(copy.deepcopy(model), SIZES, [x], keep={"blocks.0.first.weight": 1.0})
+    assert [s.name for s in less.unit_map.groups] == [f"blocks.{i}.first.weight" for i in (1, 2)]
+    assert "residual stream" in less.unit_map.excluded["stem.weight"]
+    with pytest.raises(mast.MastError, match=r"units of 'stem.weight': .* only Bernoulli sketches"):
+        mast.nn.elastic(copy.deepcopy(model), SIZES, [x], keep={"stem.weight": 0.5})  # so it is to be cut
+    with pytest.raises(mast.MastError, match=r"stem.weight: the residual stream.*keep=\{\}"):
+        mast.nn.elastic(model, SIZES, [x], where="stem.weight")
+
+
+def test_without_sorting_an_example_stands_for_batches():
+    model, x = mlp()
+    sk = mast.nn.elastic(model, SIZES, None, sort=False, example=x[0])
+    assert [s.units for s in sk.unit_map.groups] == [16, 12]
+    for options in ({}, {"sort": False}):
+        with pytest.raises(mast.MastError, match="elastic needs batches in a list or a loader"):
+            mast.nn.elastic(mlp()[0], SIZES, None, **options)
+
+
+def test_where_only_the_stream_is_left_the_error_says_so():
+    """A depthwise convolution at the end of each branch ties its units to the stream."""
+
+    class Depthwise(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.wide = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+            self.each, self.last = nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            x = self.stem(x)
+            return self.last((x + self.each(F.relu(self.wide(x)))).mean((2, 3)))
+
+    x = torch.randn(2, 3, 8, 8)
+    with pytest.raises(mast.MastError, match=r"the residual stream, which elastic leaves whole; keep=\{\}"):
+        mast.nn.elastic(Depthwise(), SIZES, [x])
+    assert mast.nn.elastic(Depthwise(), SIZES, [x], keep={}).unit_map.groups[0].units == 8
 
 
 def recorded(model, x):

@@ -43,7 +43,7 @@ Selection = tuple[list[Weight], dict[str, str]]
 
 def choose(model: nn.Module, where: Where | None, keep: Mapping[str, Keep]) -> Selection:
     """The weights to sketch: those that `where` names, else the trainable weights of layers."""
-    shares = {pattern: _probabilities(pattern, share) for pattern, share in keep.items()}
+    shares = {pattern: _probabilities(pattern, share) for pattern, share in check_mapping(keep).items()}
     names = [name for name, _ in model.named_parameters()]
     check_keep(shares, names)
     wanted = predicate(model, where)
@@ -169,6 +169,13 @@ def _probabilities(pattern: str, share: Any) -> float | Array:
 
 def _is_one(share: float | Array | None) -> bool:
     return not isinstance(share, np.ndarray) and share == 1
+
+
+def check_mapping(keep: Any) -> Mapping[str, Any]:
+    """Refuse names without their probabilities."""
+    if not isinstance(keep, Mapping):
+        raise ArgumentError(f"keep is a dict of names and probabilities, such as {{name: 1}}; got {keep!r}")
+    return keep
 
 
 def check_keep(keep: Mapping[str, Any], names: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from mast.errors import ArgumentError
-from mast.nn.tensors.selection import check_keep, predicate, refuse_equal_codes, some
+from mast.nn.tensors.selection import check_keep, check_mapping, predicate, refuse_equal_codes, some
 from mast.nn.tensors.torch_private import Conv, NormBase
 from mast.nn.tensors.weights import Keep, Where
 from mast.nn.units.configurations import exclude_unloadable
@@ -35,25 +35,26 @@ SIZES = (16, 32, 28, 8, 64, 96, 128, 224, 299)  # of images and series, the usua
 #: what reasons say if units could perhaps be dropped, and it is not known how
 _UNKNOWN = ("has no rule", "a smaller model", "in no regular order")
 
-#: Keep probabilities by pattern, or a function that finds them in what a forward pass does, in eval mode.
-Keeps = Mapping[str, float] | Callable[[Recording], Mapping[str, float]]
+#: Weights whose units stay whole if `keep` does not name them, and why, found in what a forward pass does.
+Whole = Callable[[Recording], Mapping[str, str]]
 
 
 def find_units(
     model: nn.Module,
     sketch: Sketch,
-    keep: Mapping[str, Keep] | Callable[[Recording], Mapping[str, float]] | None = None,
+    keep: Mapping[str, Keep] | None = None,
     where: Where | None = None,
     *,
     example: Any = None,
     strict: bool = False,
+    whole: Whole | None = None,
 ) -> UnitMap:
     """The units of a model that a sketch acts on: those of `Neurons`, or the branches of `Layers`.
 
     It is found by running the model on an `example` of its input: a tensor, a tuple of arguments, or a dict
     of keyword arguments. Without one, the input of MLPs and of networks for images is guessed. A model on the
-    meta device is run with values that are made up, as only its shapes matter. For
-    units, `keep` may be a function that is shown the record of that run.
+    meta device is run with values that are made up, as only its shapes matter. Units that `keep` does not
+    name stay whole where `whole` finds a weight that makes them in the record of that run, in eval mode.
 
     >>> import mast
     >>> from torch import nn
@@ -63,7 +64,7 @@ def find_units(
     """
     if not isinstance(sketch, Neurons | Layers):
         raise ArgumentError(f"structured sketches are Neurons and Layers, got {sketch!r}")
-    shares = keep if callable(keep) else _shares(keep or {})
+    shares = _shares({} if keep is None else check_mapping(keep))
     for name, p in model.named_parameters():
         if isinstance(p, nn.parameter.UninitializedParameter):
             raise ArgumentError(
@@ -71,8 +72,8 @@ def find_units(
             )
     examples = guess_examples(model) if example is None else [Example.of(example)]
     unit_map = UnitMap(model, examples if isinstance(sketch, Neurons) else examples[-1:])
-    if isinstance(sketch, Neurons) or callable(shares):
-        _set_units(unit_map, model, shares, where)
+    if isinstance(sketch, Neurons):
+        _set_units(unit_map, model, shares, where, whole)
     else:
         _set_branches(unit_map, model, shares, where)
     if isinstance(sketch, Neurons) and sketch.loadable:
@@ -114,15 +115,17 @@ def _shares(keep: Mapping[str, Keep]) -> dict[str, float]:
     return {pattern: float(share) for pattern, share in keep.items()}
 
 
-def _set_units(unit_map: UnitMap, model: nn.Module, keep: Keeps, where: Where | None) -> None:
+def _set_units(
+    unit_map: UnitMap, model: nn.Module, keep: Mapping[str, float], where: Where | None, whole: Whole | None
+) -> None:
     """Give a unit map the groups of its examples, as far as small models of them are proven right."""
     model = with_values(model)
     examples = [example.to(model) for example in unit_map.examples]
     found, record = find_groups(model, examples)
-    keep = keep(record) if callable(keep) else keep
     unit_map.modes = found.modes
     unit_map.excluded, unit_map.excluded_units = dict(found.excluded), dict(found.excluded_units)
-    cuttable = {group.name: group for group in _cuttable(unit_map, found.groups, keep)}
+    by_default = {} if whole is None else whole(record)
+    cuttable = {group.name: group for group in _cuttable(unit_map, found.groups, keep, by_default)}
     groups = [cuttable[n] for n in _chosen(unit_map, list(cuttable), keep, where)]
     tries: list[tuple[dict[str, str], list[ModuleLength]]] = []
     for usable in (is_a_size, lambda name: False, lambda name: True):
@@ -190,8 +193,10 @@ def _nothing_left(excluded: Mapping[str, str]) -> ArgumentError:
     )
 
 
-def _cuttable(unit_map: UnitMap, groups: Sequence[UnitGroup], keep: Mapping[str, float]) -> list[UnitGroup]:
-    """Without the groups whose keep is 1, and those whose scales a weight could not carry."""
+def _cuttable(
+    unit_map: UnitMap, groups: Sequence[UnitGroup], keep: Mapping[str, float], whole: Mapping[str, str]
+) -> list[UnitGroup]:
+    """Without the groups that stay whole, and those whose scales a weight could not carry."""
     left = []
     left_out = _left_out(unit_map.skeleton, keep)
     taking: dict[str, int] = {}  # the dimension along which a weight takes units
@@ -204,18 +209,21 @@ def _cuttable(unit_map: UnitMap, groups: Sequence[UnitGroup], keep: Mapping[str,
         made_by = [a.tensor for a in group.producers if a.tensor in weights]
         stays = next((name for name in made_by if _own_keep(name, keep) == 1), None)
         unscaled = next((a.tensor for a in group.consumers if a.tensor in buffers), None)
-        whole = next((a.tensor for a in group.consumers if a.tensor in left_out), None)
+        outside = next((a.tensor for a in group.consumers if a.tensor in left_out), None)
+        by_default = next((whole[name] for name in made_by if name in whole), "")
         reason = ""
         if own == 1:
             reason = "keep = 1"
-        elif whole is not None:
-            reason = f"the module {left_out[whole]!r}, which is left out, takes them"
+        elif outside is not None:
+            reason = f"the module {left_out[outside]!r}, which is left out, takes them"
         elif unscaled is not None:
             reason = f"the buffer {unscaled} takes them, and only parameters carry scales"
         elif twice:
             reason = f"{twice[0]} takes units along two dimensions"
         elif own is None and stays is not None:
             reason = f"keep = 1 of {stays}, whose units they are too"
+        elif own is None:
+            reason = by_default
         if reason:
             unit_map.excluded[group.name], unit_map.excluded_units[group.name] = reason, group.units
         else:
