@@ -122,6 +122,20 @@ def test_evaluation_of_nested_sizes_with_scales():
             assert "sk.submodel(member=2)" in finding.fix
 
 
+def test_evaluation_of_nested_sizes_without_the_whole_one():
+    """With all units x is larger than the largest size, so evaluating it scores units that no size trains."""
+    x = torch.randn(5, 4)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    sk = mast.nn.elastic(model, [0.25, 0.5], [x])
+    (finding,) = [f for f in mast.nn.validate(model) if f.where == "evaluation"]
+    assert "the largest keeps 50 % of it" in finding.problem
+    assert "sk.submodel(member=1), the largest size" in finding.fix
+    with sk.member(1):
+        inside = model(x)
+    torch.testing.assert_close(inside, sk.submodel(member=1)(x))
+    assert not torch.allclose(model(x), inside)
+
+
 def test_clipping_thresholds(models):
     model, _ = models.mlp()
     mast.nn.sparsify(model, mast.Bernoulli(0.25))

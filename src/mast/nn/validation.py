@@ -24,6 +24,7 @@ from mast.nn.tensors.weights import unwrapped
 from mast.nn.units.configurations import configurable
 from mast.nn.units.groups import OUTPUT
 from mast.sketches import Nested
+from mast.sketches.base import percent
 from mast.sketches.composed import Over
 
 if TYPE_CHECKING:
@@ -186,14 +187,17 @@ def signs_of_training(model: nn.Module) -> str:
 
 
 def _sizes(sk: Sparsifier | None) -> Iterator[Finding]:
-    """What one has to know of nested sizes with scales: x is none of them."""
+    """What one has to know of nested sizes if x is none of them: with scales, or without the size 1."""
     sketch = None if sk is None else sk.sketch
     while isinstance(sketch, Over):
         sketch = sketch.sketch
-    if sk is None or not isinstance(sketch, Nested) or not sketch.scaled or len(sketch.shares) == 1:
+    if sk is None or not isinstance(sketch, Nested):
         return
-    last = len(sketch.shares) - 1
-    if sk.step == 0 and sk.shift is None and sk.model not in scaled_starts:
+    last, largest = len(sketch.shares) - 1, float(sketch.shares[-1])
+    scaled = sketch.scaled and last > 0
+    if not scaled and largest == 1:
+        return
+    if scaled and sk.step == 0 and sk.shift is None and sk.model not in scaled_starts:
         signs = f". These look trained: {sk.trained}" if sk.trained else ""
         yield Finding(
             "the start",
@@ -205,8 +209,10 @@ def _sizes(sk: Sparsifier | None) -> Iterator[Finding]:
         )
     yield Finding(
         "evaluation",
-        "model.eval() computes with x, which is none of the sizes: what a size keeps is scaled by 1/q",
-        f"score sk.submodel(member={last}), the whole size, or evaluate inside `with sk.member({last}):`",
+        "model.eval() computes with x, which is none of the sizes: "
+        + ("what a size keeps is scaled by 1/q" if scaled else f"the largest keeps {percent(largest)} of it"),
+        f"score sk.submodel(member={last}), the {'whole' if largest == 1 else 'largest'} size, or evaluate "
+        f"inside `with sk.member({last}):`",
     )
 
 
