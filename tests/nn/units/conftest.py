@@ -65,6 +65,12 @@ if torch is not None:
             x = x.view(x.size(0), -1)
             return F.log_softmax(self.d(torch.sigmoid(self.c(x))), dim=-1)
 
+    def _glu():
+        return nn.Sequential(
+            nn.Conv2d(3, 12, 3), nn.GLU(1), nn.BatchNorm2d(6), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(6, 10), nn.GLU(), nn.Linear(5, 14), nn.GLU(-1), nn.Linear(7, 3),
+        )  # fmt: skip
+
     class Gated(nn.Module):
         """Two projections whose product is used, a scale and a shift of its own, and a shared layer."""
 
@@ -183,6 +189,7 @@ if torch is not None:
         "grouped": (_grouped, (4, 3, 9, 9)),
         "transposed": (_transposed, (3, 1, 9, 9)),
         "gated": (Gated, (5, 6)),
+        "glu": (_glu, (4, 3, 5, 5)),
         "mixer": (Mixer, (3, 2, 5, 5)),
         "excited": (Excited, (3, 2, 4, 4)),
         "class token": (ClassToken, (3, 2, 8, 8)),

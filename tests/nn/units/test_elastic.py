@@ -160,6 +160,20 @@ def test_activations_written_as_sums_are_no_residual_streams():
     assert residual_weights(recorded(Written(), torch.randn(2, 4))) == []
 
 
+def test_sizes_of_gated_units():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 16), nn.GLU(), nn.Linear(8, 3)).eval(), torch.randn(9, 6)
+    given = copy.deepcopy(model)
+    sk = mast.nn.elastic(model, SIZES, [x])
+    assert [(s.name, s.units) for s in sk.unit_map.groups] == [("0.weight", 8)]
+    torch.testing.assert_close(model(x), given(x))
+    for i, share in enumerate(SIZES):
+        small = sk.submodel(member=i)
+        assert small[0].out_features == 2 * small[2].in_features == 2 * round(8 * share)
+        with sk.member(i):
+            torch.testing.assert_close(model(x), small(x))
+
+
 def test_an_error_leaves_the_model_plain():
     model, x = mlp()
     with pytest.raises(mast.MastError, match="a loss is needed"):

@@ -126,6 +126,18 @@ class SharedZeros(nn.Module):
         return self.from_a(torch.relu(self.a(x) + zeros)) + self.from_b(torch.relu(self.b(x) + zeros))
 
 
+class Halved(nn.Module):
+    """GLUs: over channels, by place, and over the last dimension; the gate is the second half of a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.hidden, self.head = nn.Conv2d(2, 8, 3), nn.Linear(4, 12), nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = F.glu(self.conv(x), 1).mean((2, 3))
+        return self.head(F.glu(self.hidden(x)))
+
+
 def flattened_twice():
     return nn.Sequential(nn.Flatten(), nn.Linear(32, 8), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
 
@@ -149,6 +161,7 @@ MODELS = {
     **{f"measured {how}": (lambda how=how: Measured(how), IMAGES) for how in ("unpacked", "front", "var")},
     "flattened twice": (flattened_twice, IMAGES),
     "shared zeros": (SharedZeros, ROWS),
+    "halved": (Halved, IMAGES),
 }
 SPACES = {
     "gated": {"conv.weight": 8, "hidden.weight": 6},
@@ -157,6 +170,7 @@ SPACES = {
     "measured var": {"conv.weight": 4, "hidden.weight": 6},
     "flattened twice": {"1.weight": 8},
     "shared zeros": {"a.weight": 8, "b.weight": 8},
+    "halved": {"conv.weight": 4, "hidden.weight": 6},
 }
 
 

@@ -216,6 +216,7 @@ _NAMES: list[tuple[Rule, str]] = [
     (tensor_rules.transpose_in_place, "transpose_ t_ squeeze_ unsqueeze_ swapaxes_ swapdims_"),
     (tensor_rules.copy_into, "copy_"),
     (tensor_rules.as_strided, "as_strided"),
+    (tensor_rules.glu, "glu"),
     (tensor_rules.concatenate, "cat"),
     (tensor_rules.stack, "stack"),
     (tensor_rules.pad, "constant_pad_nd"),

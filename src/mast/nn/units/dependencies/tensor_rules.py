@@ -151,6 +151,15 @@ def _move_labels(
         trace.set_labels(result, Labels(own, labels.constant, labels.weight, constant_lengths or {}))
 
 
+def glu(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
+    """The first half along a dimension, times the sigmoid of the second: it splits, then multiplies."""
+    x, dim = args[0], args[1] if len(args) > 1 else options.get("dim", -1)
+    split = x, x.shape[dim] // 2, dim
+    halves = aten.split.Tensor(*split)
+    move(trace, aten.split.Tensor, split, {}, halves)
+    pointwise(trace, aten.mul.Tensor, halves, {}, out)
+
+
 def concatenate(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
     """Units lie behind each other, or side by side along another dimension."""
     pieces = [t for t in args[0] if t.numel()]
