@@ -82,7 +82,7 @@ class Study:
     loaded: Loaded
     results: Store
     times: Store
-    rounds: int = 5  # of the timing
+    rounds: int = 15  # of the timing
     rates: int = 6  # learning rates, at most
     draws: int = 8  # random cuts, of which validation rows choose the best
 
