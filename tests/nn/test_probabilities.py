@@ -96,6 +96,9 @@ class TestKeepProbabilities:
                 mast.nn.sparsify(model, mast.Bernoulli(0.5), keep={"0.weight": keep})
         with pytest.raises(ArgumentError, match="keep"):
             mast.nn.sparsify(model, mast.RandK(0.5), keep={"0.weight": torch.full((8, 6), 0.5)})
+        for sketch in (mast.Bernoulli(0.5), mast.nn.Neurons(mast.Bernoulli(0.5))):
+            with pytest.raises(ArgumentError, match="keep is a dict of names and probabilities"):
+                mast.nn.sparsify(model, sketch, keep=["0.weight"])
         with pytest.raises(ArgumentError, match="units"):
             mast.nn.sparsify(
                 model, mast.nn.Neurons(mast.Bernoulli(0.5)), keep={"0.weight": torch.full((8, 6), 0.5)}

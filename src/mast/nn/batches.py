@@ -91,6 +91,8 @@ def _one_number(loss: Any) -> Tensor:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         kind = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise ArgumentError(f"a loss has to return one number for the whole batch, as a tensor; got {kind}")
+    if not loss.requires_grad:
+        raise ArgumentError("the loss has no gradient: torch has to compute it from the model's outputs")
     return loss.reshape(())
 
 
@@ -156,4 +158,8 @@ def with_first(what: str, batches: Iterable[Any] | None) -> tuple[Batch, Iterato
     first = next(rest, None)
     if first is None:
         raise ArgumentError(f"{what} needs at least one batch")
+    example = Batch.of(first).plain()
+    tensors = list(tensors_in((example.args, example.options)))
+    if tensors and not any(t.numel() for t in tensors):
+        raise ArgumentError(f"{what} needs batches with rows; the first one has none")
     return Batch.of(first), (Batch.of(batch) for batch in chain([first], rest)), len(batches)

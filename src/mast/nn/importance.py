@@ -93,7 +93,7 @@ class Importance:
         parameters = dict(model.named_parameters())
         self.weights = {part.tensor: parameters[part.tensor] for part in self.parts}
         self.totals = {group.name: torch.zeros(group.units, dtype=torch.float64) for group in groups}
-        self._seed, self._signs = seed, 0  # how many sets of random signs were used
+        self._seed, self._signs = Key(seed).seed, 0  # how many sets of random signs were used
         self._places: tuple[Places, Places] | None = None  # where outgoing weights meet their units
 
     def of(self, batches: Iterable[Batch], count: int) -> dict[str, Array]:
@@ -120,6 +120,8 @@ class Importance:
     def _output(self, batch: Batch) -> None:
         with _only(self.model, self.weights.values()):
             output = batch.output(self.model)
+            if not output.requires_grad:
+                raise ArgumentError("the model's output has no gradient, which score='output' looks at")
             for probe in range(self.probes):
                 products = self._products(
                     self._signed_sum(output), list(self.weights), probe < self.probes - 1
@@ -191,6 +193,8 @@ def _slopes(products: Mapping[str, Tensor], parts: Sequence[OutgoingWeights]) ->
 def _only(model: nn.Module, weights: Iterable[Tensor]) -> Iterator[None]:
     """With gradients for these parameters only, also if they are frozen; for none, without gradients."""
     wanted = {id(w) for w in weights}
+    if wanted and torch.is_inference_mode_enabled():
+        raise ArgumentError("these scores need gradients, which there are none of in torch.inference_mode()")
     before = [(p, p.requires_grad) for p in model.parameters()]
     try:
         for p, _ in before:

@@ -85,11 +85,24 @@ def sort_units(
     model = unwrapped(model)
     refuse_unsortable(model)
     check_int("probes", probes, 1)
+    _check_optimizer(optimizer, model)
     first, batches, count = with_first("sort_units", batches)
     given = first.plain() if example is None else Example.of(example)
     unit_map = find_units(model, Neurons(RandK(1.0)), example=given)
     importance = Importance(model, unit_map.groups, score=score, loss=loss, probes=probes, seed=seed)
     return sort_by_scores(model, unit_map, importance.of(batches, count), optimizer)
+
+
+def _check_optimizer(optimizer: Any, model: nn.Module) -> None:
+    """An error for what is no optimizer of this model."""
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise ArgumentError(f"the optimizer must be a torch optimizer, got {type(optimizer).__name__}")
+    held = set() if optimizer is None else {p for group in optimizer.param_groups for p in group["params"]}
+    if optimizer is not None and held.isdisjoint(model.parameters()):
+        raise ArgumentError(
+            f"this {type(optimizer).__name__} holds no parameter of the model, so its state does not belong "
+            "to the units: pass the optimizer of this model, made from its parameters as they are now"
+        )
 
 
 def refuse_unsortable(model: nn.Module) -> None:
@@ -149,8 +162,11 @@ def _permutation_problem(
 
 
 def _order(scores: Any, nearly: float) -> Indices:
-    """By falling score; what falls already, to rounding, and equal scores stay."""
-    if (scores[1:] <= scores[:-1] * (1 + nearly)).all():
+    """By falling score; what falls already, to rounding, and equal scores stay.
+
+    Each score is compared with all before it: of two neighbours one could be larger by rounding every time.
+    """
+    if (scores <= np.minimum.accumulate(scores) * (1 + nearly)).all():
         return np.arange(len(scores))
     return np.argsort(-scores, kind="stable")
 
@@ -209,8 +225,6 @@ def _states(
     """The tensors of an optimizer's state that belong to entries of parameters."""
     if optimizer is None:
         return {}
-    if not isinstance(optimizer, Optimizer):
-        raise ArgumentError(f"the optimizer must be a torch optimizer, got {type(optimizer).__name__}")
     moved = {a.tensor for group in groups for a in group.slices}
     found: dict[str, list[Tensor]] = {}
     for name, p in model.named_parameters():

@@ -192,6 +192,21 @@ def test_equal_units_stay_in_their_order():
     assert mast.nn.sort_units(model, [torch.ones(2, 3)])["0.weight"].tolist() == [1, 3, 0, 2, 4]
 
 
+@pytest.mark.parametrize(("dtype", "units"), [(torch.bfloat16, 1536), (torch.float32, 1 << 15)])
+def test_units_that_become_more_important_little_by_little_are_sorted(dtype, units):
+    """Each is only more important than the one before by what could be rounding, but the last much more."""
+    model = nn.Sequential(nn.Linear(2, units), nn.ReLU(), nn.Linear(units, 1)).to(dtype)
+    with torch.no_grad():
+        model[0].weight.fill_(0.5)
+        model[0].bias.zero_()
+        model[2].weight.copy_(torch.linspace(5, 10, units)[None])
+    order = mast.nn.sort_units(model, [torch.ones(4, 2, dtype=dtype)])["0.weight"]
+    weights = torch.linspace(5, 10, units).to(dtype).double()
+    assert order.tolist() == torch.argsort(-weights, stable=True).tolist()  # equal ones in their order
+    again = mast.nn.sort_units(model, [torch.ones(4, 2, dtype=dtype)])
+    assert not moved(again)
+
+
 # ---- what stays, and what moves along ------------------------------------------------------------------
 
 
@@ -300,6 +315,34 @@ def test_refusals():
         mast.nn.sort_units(model, [x * torch.nan])
     with pytest.raises(mast.MastError, match="torch optimizer"):
         mast.nn.sort_units(model, [x, -x], optimizer="adam")
+    others = torch.optim.Adam(copy.deepcopy(model).parameters())
+    with pytest.raises(mast.MastError, match="this Adam holds no parameter of the model"):
+        mast.nn.sort_units(model, [x, -x], optimizer=others)
+    for seed in (-1, None):
+        with pytest.raises(mast.MastError, match="seed"):
+            mast.nn.sort_units(model, [x], seed=seed)
+    with pytest.raises(mast.MastError, match="the first one has none"):
+        mast.nn.sort_units(model, [x[:0]])
+    with pytest.raises(mast.MastError, match="no units that could be dropped"):
+        mast.nn.sort_units(nn.ReLU(), [x])
+    labels = torch.tensor([0, 1])
+    for loss, message in (
+        ("ce", "a function of outputs and targets"),
+        (lambda y, t: F.cross_entropy(y, t, reduction="none"), "one number for the whole batch"),
+        (lambda y, t: F.cross_entropy(y, t).item(), "as a tensor; got float"),
+        (lambda y, t: F.cross_entropy(y, t).detach(), "the loss has no gradient"),
+    ):
+        with pytest.raises(mast.MastError, match=message):
+            mast.nn.sort_units(model, [(x, labels)], loss, score="taylor")
+    with torch.inference_mode(), pytest.raises(mast.MastError, match="inference_mode"):
+        mast.nn.sort_units(model, [x], score="output")
+
+    class Detached(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x).detach()
+
+    with pytest.raises(mast.MastError, match="the model's output has no gradient"):
+        mast.nn.sort_units(Detached(*model), [x], score="output")
     optimizer = torch.optim.LBFGS(model.parameters(), lr=1e-3, max_iter=2)
 
     def closure():

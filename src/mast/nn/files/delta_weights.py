@@ -55,8 +55,6 @@ class WeightChange:
 
     def stored(self, listed: bool, dtype: torch.dtype | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What the header says of it, and what the file holds; if `listed`, also what is kept."""
-        if dtype is not None and dtype not in DTYPES.values():
-            raise ArgumentError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype}")
         rounded = self.values if dtype is None else self.values.to(dtype)
         if not torch.isfinite(rounded).all():
             raise ArgumentError(

@@ -30,6 +30,7 @@ from mast.nn.tensors.weights import unwrapped
 from mast.randomness import LAYOUT, Key
 from mast.sketches import Sketch
 from mast.sketches.formats import describe
+from mast.support.checks import check_positive
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
@@ -94,6 +95,8 @@ def save_delta(
     key = Key(0 if seed is None else seed) if key is None else key
     sk.watched.check("save_delta() cannot be called")
     factor = _factor(scale, rescale)
+    if dtype is not None and dtype not in DTYPES.values():
+        raise ArgumentError(f"dtype must be torch.{', torch.'.join(DTYPES)} or None, got {dtype!r}")
     parts = changes_of(sk, key)
     whole, digests, aliases = _others(sk, base)
     rounded = {name: t.dtype for name, t in whole.items() if dtype is not None and _shrinks(t, dtype)}
@@ -226,10 +229,7 @@ def _factor(scale: bool, rescale: float | None) -> bool | float:
         raise ArgumentError(
             "scale=False leaves the numbers as they are, and rescale multiplies them: give one"
         )
-    number = float(rescale)
-    if not (math.isfinite(number) and number > 0):
-        raise ArgumentError(f"rescale is a positive number, got {rescale!r}")
-    return number
+    return check_positive("rescale", rescale)
 
 
 def _shrinks(tensor: Tensor, dtype: torch.dtype) -> bool:

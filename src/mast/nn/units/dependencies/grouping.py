@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -128,7 +129,7 @@ class Grouping:
         problems: dict[bytes, str] = {}
         arrays: dict[bytes, list[Units]] = defaultdict(list)
         noted: set[bytes] = set()
-        for root, begin, end in zip(roots, starts.tolist(), [*starts[1:].tolist(), len(slices)], strict=True):
+        for root, (begin, end) in zip(roots, pairwise([*starts.tolist(), len(slices)]), strict=True):
             own, kind = slices[begin:end], kinds[begin:end].tobytes()
             if kind not in problems:
                 problems[kind] = self._problem(own)
