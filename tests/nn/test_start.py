@@ -74,6 +74,18 @@ def test_nested_the_whole_draw_is_the_ordinary_start():
             torch.testing.assert_close(p, before[name])
 
 
+def test_nothing_where_every_part_of_a_mixture_has_scale_1():
+    dropout = [mast.UnscaledBernoulli(0.3), mast.UnscaledBernoulli(0.6)]
+    sizes = [mast.Nested([0.25, 1.0], scaled=False), mast.Nested([0.5, 1.0], scaled=False)]
+    for sketch in (mast.Mixture(dropout, [0.5, 0.5]), mast.nn.Neurons(mast.Mixture(sizes))):
+        model = mlp()
+        before = weights(model)
+        assert "scale 1" in mast.nn.scale_start(model, sketch)
+        assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+    half = mast.Mixture([mast.UnscaledBernoulli(0.3), mast.Bernoulli(0.3)])
+    assert "multiplied" in mast.nn.scale_start(mlp(), half)
+
+
 def test_nothing_where_a_norm_follows():
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
     before = weights(model)
@@ -212,7 +224,7 @@ def test_weights_that_were_made_anew_are_scaled_again():
     nn.init.kaiming_normal_(model[2].weight)
     before = weights(model)
     line = mast.nn.scale_start(model, mast.Bernoulli(0.25))
-    assert line.startswith("2 weights were multiplied by 0.5; 1 weight left as they were, because they were")
+    assert line.startswith("2 weights were multiplied by 0.5; 1 weight left as it was, because it was")
     for name in ("0.weight", "2.weight"):
         assert torch.equal(model.get_parameter(name), before[name] / 2)
     assert torch.equal(model[4].weight, before["4.weight"])

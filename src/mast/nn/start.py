@@ -34,7 +34,7 @@ from mast.nn.units.dependencies.examples import Example
 from mast.nn.units.dependencies.residual import normalised_weights
 from mast.nn.units.dependencies.search import guess_examples
 from mast.nn.validation import scaled_starts, sparsifier_of
-from mast.sketches import Nested, Sampled, Sketch, UnscaledBernoulli
+from mast.sketches import Mixture, Nested, Sampled, Sketch, UnscaledBernoulli
 from mast.sketches.lists import member_key
 from mast.support.checks import Array
 
@@ -91,6 +91,8 @@ def scale_start(
 
 def _unscaled(sketch: Sketch) -> bool:
     """Whether what is kept stays as it is."""
+    if isinstance(sketch, Mixture):
+        return all(_unscaled(part) for _, part in sketch.components)
     inner = getattr(sketch, "sketch", None)
     if isinstance(inner, Sketch):
         return _unscaled(inner)
@@ -134,11 +136,12 @@ def _scale(sk: Sparsifier, normalised: set[str]) -> str:
         lines.append(f"{len(used)} weight{'s were' if len(used) > 1 else ' was'} multiplied by {size}")
     left = {
         "a norm follows": len(sk.weights) - len(used) - len(before),
-        "they were scaled before": len(before),
+        "{} scaled before": len(before),
     }
     for reason, count in left.items():
         if count:
-            lines.append(f"{count} weight{'s' * (count > 1)} left as they were, because {reason}")
+            weights, were = ("weight", "it was") if count == 1 else ("weights", "they were")
+            lines.append(f"{count} {weights} left as {were}, because {reason.format(were)}")
     return "; ".join(lines)
 
 
