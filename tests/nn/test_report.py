@@ -209,6 +209,14 @@ def test_times_leave_models_as_they_are():
         measure(norm, 3)
 
 
+def test_an_example_may_be_a_dict(models):
+    model, inputs = models.lstm()
+    named = {"x": inputs[0]}
+    assert flops(model, named) == flops(model, inputs[0]) == measure(model, named).flops
+    report = mast.nn.sparsify(model, mast.Bernoulli(0.5)).report(lambda m: 0.0, [0.5], draws=1, example=named)
+    assert report["flops"][0] == flops(model, inputs[0])
+
+
 def test_sizes_of_models_and_files(models, tmp_path):
     model, inputs = models.mlp()
     sk = mast.nn.sparsify(model, mast.RandK(0.1), shift="init")

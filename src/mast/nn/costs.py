@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from mast.errors import ArgumentError, DataError
+from mast.errors import DataError
 from mast.nn.tensors.torch_private import BILINEAR, plain_kernels
+from mast.nn.units.dependencies.examples import Example
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +38,9 @@ class Cost:
 
 def measure(model: nn.Module, example: Any = None) -> Cost:
     """Parameters and bytes of a model, and with an example operations and the best time of several calls.
+
+    An example is what the model is called with: a tensor, a tuple of arguments, or a dict of
+    keyword arguments.
 
     >>> model = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5))
     >>> cost = measure(model, torch.ones(8, 10))
@@ -59,7 +63,7 @@ def flops(model: nn.Module, example: Any) -> int:
     >>> flops(nn.Conv2d(1, 2, 3, bias=False), torch.ones(1, 1, 5, 5)) == 2 * (2 * 9) * 9
     True
     """
-    return count_flops(model, lambda call: call(*_arguments(example)))
+    return count_flops(model, Example.of(example).call)
 
 
 def count_flops(model: nn.Module, run: Callable[[nn.Module], Any]) -> int:
@@ -78,8 +82,7 @@ def count_flops(model: nn.Module, run: Callable[[nn.Module], Any]) -> int:
 
 def latencies(models: Sequence[nn.Module], example: Any) -> list[float]:
     """The best time in seconds of a call of each model with the example; the models take turns."""
-    inputs = _arguments(example)
-    jobs: list[Callable[[], Any]] = [partial(model, *inputs) for model in models]
+    jobs: list[Callable[[], Any]] = [partial(Example.of(example).call, model) for model in models]
     with evaluated(*models):
         return _best(jobs)
 
@@ -155,9 +158,3 @@ def evaluated(*models: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-
-
-def _arguments(example: Any) -> tuple[Any, ...]:
-    if not isinstance(example, Tensor | tuple):
-        raise ArgumentError(f"an example is a tensor or a tuple of inputs, got {type(example).__name__}")
-    return example if isinstance(example, tuple) else (example,)
