@@ -39,6 +39,8 @@ class TestNested:
         c = sketch.constants(8)
         assert (c.L_D, c.mu_D, c.L_max, c.unbiased) == (1.0, pytest.approx(0.3, rel=1e-15), 1.0, False)
         assert mast.Nested([0.25, 0.5], scaled=False).constants(8).mu_D == 0
+        for scaled in (True, False):  # S = I
+            assert mast.Nested([1.0], scaled=scaled).constants(8) == mast.sketches.Constants(1.0, 1.0, 1.0)
         assert "unbiased=False" in repr(c)
 
     def test_one_problem_in_other_coordinates(self):

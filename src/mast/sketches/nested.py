@@ -77,7 +77,7 @@ class Nested(Sketch):
             raise ArgumentError("a share with weight 0 is never drawn: leave it out")
         self.order = check_choice("order", order, ("first", "random"))
         self.seed, self.scaled = Key(seed).seed, bool(scaled)
-        self.unbiased = bool(self.scaled and self.shares[-1] == 1)
+        self.unbiased = bool(self.shares[-1] == 1 and (self.scaled or self.shares.size == 1))
         self.members = int(self.shares.size)
         self._orders: dict[int, Indices] = {}
 
