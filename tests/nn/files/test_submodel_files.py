@@ -90,10 +90,11 @@ def make(models):
 def test_the_submodel_of_a_draw(make, tmp_path, name, sketch):
     model, inputs = make(name)
     sk = mast.nn.sparsify(model, sketch, example=inputs[0])
-    path = sk.save_submodel(tmp_path / "a", 7, about={"note": "x"}, calibrate=inputs)
+    batches = list(inputs)
+    path = sk.save_submodel(tmp_path / "a", 7, about={"note": "x"}, calibrate=batches)
     template = another(model)
     state = copy.deepcopy(template.state_dict())
-    again, expected = mast.nn.load_submodel(path, template), sk.submodel(7, calibrate=inputs)
+    again, expected = mast.nn.load_submodel(path, template), sk.submodel(7, calibrate=batches)
     assert not again.training
     assert all(torch.equal(t, state[key]) for key, t in template.state_dict().items())  # it stays as it is
     assert repr(again) == repr(expected)
