@@ -211,7 +211,7 @@ def test_bad_arguments():
         ),
         (lambda: mast.nn.advise(model, mse, [batch[0]], mast.Bernoulli(0.5)), "a loss needs targets"),
         (lambda: mast.nn.advise(model, None, [batch], mast.Bernoulli(0.5)), "a loss is needed"),
-        (lambda: mast.nn.advise(model, mse, batch, mast.Bernoulli(0.5)), "batches in a list"),
+        (lambda: mast.nn.advise(model, mse, batch, mast.Bernoulli(0.5)), "targets: batches have to be pairs"),
     ):
         with pytest.raises(mast.MastError, match=message):
             call()

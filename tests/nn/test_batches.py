@@ -122,6 +122,9 @@ def test_one_batch_is_no_list_of_batches():
         for take in takers:
             with pytest.raises(mast.MastError, match=r"needs batches in a list .* got (one )?\w+"):
                 take(batches)
+    for batches in (X.split(2), (X, X)):  # tuples of batches
+        assert with_first("sorting", batches)[2] == 2
+        mast.nn.recalibrate(Named(), batches)
     with pytest.raises(mast.MastError, match="needs at least one batch"):
         with_first("sorting", iter(()))
     first, batches, count = with_first("sorting", (x for x in (X, 2 * X)))

@@ -130,15 +130,26 @@ def output_of(output: Any) -> Tensor:
 def check_batches(what: str, batches: Any) -> Iterable[Any]:
     """The batches as they are; an error if they are no list or loader, but one batch, or none.
 
-    A tuple is one batch: the pair (x, y) would be two.
+    ``X.split(32)`` is a tuple of batches; the pair ``(x, y)`` without a list around it is known by tensors
+    that differ in type or dimensions.
     """
-    one = isinstance(batches, Tensor | Mapping | tuple | str | np.ndarray)
+    one = isinstance(batches, Tensor | Mapping | str | np.ndarray) or _pair(batches)
     if one or not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
         raise ArgumentError(
             f"{what} needs batches in a list or a loader, such as [batch]; got "
             f"{'one ' if one else ''}{type(batches).__name__}"
         )
     return batches  # type: ignore[no-any-return]
+
+
+def _pair(batches: Any) -> bool:
+    """Whether this is surely one batch of inputs and targets."""
+    if not (isinstance(batches, tuple) and len(batches) == 2):
+        return False
+    inputs, targets = batches
+    if not isinstance(targets, Tensor):
+        return False
+    return not isinstance(inputs, Tensor) or (inputs.dtype, inputs.dim()) != (targets.dtype, targets.dim())
 
 
 def run_batches(what: str, model: nn.Module, batches: Iterable[Any]) -> int:
