@@ -70,6 +70,30 @@ def test_training_equals_the_reference(reference, same, tokens, make, sketch, ch
     same(model, ref.x, atol=2e-6)  # the tied embedding's gradients may add in another order
 
 
+def test_checkpoints_of_several_members_go_back_one_by_one(tokens):
+    model, gradients = bert(), []
+    sk = mast.nn.elastic(model, [0.5, 1.0], [{"input_ids": tokens[0]}])
+    model.train()
+
+    def loss(number):
+        with sk.member(number):
+            return model(input_ids=tokens[1], labels=tokens[1]).loss
+
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        for number in range(2):
+            with sk.member(number):
+                loss(number).backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+        model.zero_grad()
+    for name, g in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], g, msg=name)
+    both = loss(0) + loss(1)
+    with pytest.raises(mast.MastError, match=r"inside the same `with sk\.member"), sk.member(1):
+        both.backward()
+
+
 def arguments(folder, **options):
     import transformers
 

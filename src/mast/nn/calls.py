@@ -7,9 +7,9 @@ gradients become S'g wherever and whenever the graph is used: there is nothing t
 forward pass, and between calls the model is the plain model in every respect (`state_dict`,
 `copy.deepcopy`, `torch.save`, optimizers, exports).
 
-Every module that has sketched weights below it is watched, not just the root. So parts of the model that
-are called by themselves are sparsified too, and so are the forward passes that activation
-checkpointing repeats during backward(): they find the same y as the first time.
+Every module that has sketched weights, or slices, below it is watched, not just the root. So parts of the
+model that are called by themselves are sparsified too, and so are the forward passes that activation
+checkpointing repeats during backward(): they find the same y as the first time, or are refused.
 
 The calls are intercepted in the slot that `nn.Module.compile` uses, which `__call__` consults and which is
 left out when a module is copied or pickled: copies of the model are plain models. `torch.compile` around
@@ -92,10 +92,12 @@ class Calls:
         self._sizes: ModuleSizes = []  # of modules, before they were told those of the slices
         self._last: Pass | None = None
         places = find(sk.model, sk.weights)
+        sliced = set() if self.slices is None else self.slices.modules
         calls = {
             module: Call(module, own, self)
             for module in sk.model.modules()
             if (own := [place for below in module.modules() for place in places.get(below, ())])
+            or not sliced.isdisjoint(module.modules())
         }
         sk.watched.intercept(calls, self._refuse_bypass)
 
@@ -108,6 +110,11 @@ class Calls:
     def active(self) -> bool:
         """Whether forward passes compute with y: in training mode, and wherever a member was asked for."""
         return self.model.training or self.values.member is not None
+
+    def refuse_late(self) -> None:
+        """An error for a forward pass that is repeated with x, but was made with the y of a member."""
+        if not torch.compiler.is_compiling() and in_backward():
+            self.values.refuse_other_draws()
 
     def nested(self) -> bool:
         """Whether this thread is in a call already, or the explicit form is in use."""
@@ -124,7 +131,7 @@ class Calls:
             if not self.threads:
                 if not self.watched.used:
                     self.watched.check()
-                self.values.forward_pass += 1
+                self.values.begin_pass()
                 held = [place.get() for place in places]
                 if sliced is not None and not sliced.fits(held):
                     sliced, places, held = None, call.places, [place.get() for place in call.places]
@@ -161,8 +168,8 @@ class Calls:
                 raise MastError(changed_since("the model"))
             if self.values.drawn == last[0]:
                 self.values.changed_in.add(self.values.forward_pass)
-        if not in_backward():
-            self._last = now
+        if not in_backward() and (sliced is not None or last is None or now[0] != last[0]):
+            self._last = now  # what is recomputed is most often the whole model's, not that of a part
 
     def _values_of(self, places: list[Place], held: list[Any]) -> list[Any]:
         if self._sliced is not None:
@@ -198,7 +205,10 @@ class Call:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the module does it, with y in its places if the model is in training mode."""
         calls = self.calls
-        if not calls.active or calls.nested():
+        active = calls.active
+        if not active:
+            calls.refuse_late()
+        if not active or calls.nested():
             return self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
         if _being_compiled():
             raise MastError(_COMPILED)

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from mast.nn.tensors.sparsified import Memory, sketched_node, times, wide
 from mast.nn.tensors.weights import Place, Weight, find, registered
 from mast.nn.units import UnitDraw, UnitMap
+from mast.nn.units.cuts import tensors_of
 from mast.nn.units.unit_map import REMEMBERED, kept_along, signature_of
 from mast.sketches import DiagonalDraw
 from mast.support.checks import Array, Indices
@@ -139,6 +140,13 @@ class Slices:
         heads = [i for i, group in enumerate(unit_map.groups) if group.name in unit_map.heads.values()]
         carried = {s.tensor for s in unit_map.scaled for p in s.segments if p.group in heads}
         self._masked = {name: i for i, name in enumerate(sketched) if name in carried}
+        cut = {id(t) for name, t in tensors_of(model).items() if name in unit_map.segments}
+        #: the modules that hold a tensor of which draws keep slices, or a size
+        self.modules = {
+            module
+            for module in model.modules()
+            if any(id(t) in cut for t in (*module._parameters.values(), *module._buffers.values()))
+        } | {model.get_submodule(length.module) for length in unit_map.lengths}
         self._known: dict[Hashable, SlicedModel | None] = {}
         self._memory: dict[str, Memory] = {}  # by tensor: all draws share it
 

@@ -240,6 +240,120 @@ def test_activation_checkpointing_repeats_the_slices(use_reentrant):
         loss.backward()
 
 
+class CheckpointedFunction(Checkpointed):
+    """Modules whose outputs are cut, and a norm, are called in the checkpoint one by one."""
+
+    def __init__(self, use_reentrant):
+        super().__init__(use_reentrant)
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, x):
+        def function(h):
+            return h + self.block[2](self.norm(self.block[0](h)).tanh())
+
+        return self.last(checkpoint(function, self.first(x), use_reentrant=self.use_reentrant))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("kind", SKETCHES)
+def test_a_checkpointed_function_may_call_any_module(kind, use_reentrant):
+    torch.manual_seed(0)
+    model, x = CheckpointedFunction(use_reentrant).double(), torch.randn(6, 5).double()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(SKETCHES[kind]), example=x)
+    assert {"block.0.weight", "norm.weight"} <= sk.unit_map.segments.keys()
+    compare(sk, model, lambda: model(x))
+
+
+@pytest.mark.parametrize("part", ["first", "block"])
+def test_parts_that_are_called_beside_a_checkpoint_do_not_disturb_it(part):
+    torch.manual_seed(0)
+    model, x = Checkpointed(False).double(), torch.randn(6, 5).double()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(SKETCHES["unscaled"]), example=x)
+
+    def losses():
+        yield loss_of(model(x))
+        yield loss_of(model.get_submodule(part)(x if part == "first" else x.repeat(1, 2)[:, :8]))
+
+    with sk.member(0):
+        for loss in losses():
+            loss.backward()
+        expected = gradients(model)
+        sum(losses()).backward()
+        for name, g in gradients(model).items():
+            torch.testing.assert_close(g, expected[name])
+
+
+MEMBERS = {
+    "blocks": mast.nn.Neurons(mast.PermK(blocks=[range(4), range(4, 8)])),
+    "windows": mast.nn.Neurons(mast.Sampled(mast.Rolling(0.5), 4)),
+    "nested": mast.nn.Neurons(mast.Nested([0.5, 1.0], scaled=False)),
+    "scattered": mast.nn.Neurons(mast.Sampled(mast.RandK(0.5), 4)),
+    "weights": mast.Sampled(mast.Bernoulli(0.5), 4),
+}
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("kind", MEMBERS)
+def test_a_checkpoint_is_repeated_with_its_own_member_or_refused(kind, use_reentrant, training):
+    torch.manual_seed(0)
+    model, x = Checkpointed(use_reentrant).double().train(training), torch.randn(6, 5).double()
+    model.block = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh()).double()
+    plain = copy.deepcopy(model)
+    plain.forward = lambda x: plain.last(plain.block(plain.first(x)))
+    options = {} if kind == "weights" else {"example": x}
+    sk, other = (mast.nn.sparsify(m, MEMBERS[kind], **options) for m in (model, plain))
+    for number in range(2):
+        with sk.member(number), other.member(number):
+            loss_of(model(x)).backward()
+            loss_of(plain(x)).backward()
+    found = gradients(model)
+    for name, g in gradients(plain).items():
+        torch.testing.assert_close(found[name], g, msg=name)
+
+    def both(inside):
+        loss = 0.0
+        for number in range(2):
+            with sk.member(number):
+                loss = loss + loss_of(model(x))
+                if inside == "the last" and number == 1:
+                    loss.backward()
+        if inside == "none":
+            loss.backward()
+        with sk.member(inside):
+            loss.backward()
+
+    for inside in ("the last", "none", 0, 1):
+        with pytest.raises(mast.MastError, match=r"inside the same `with sk\.member"):
+            both(inside)
+
+
+def test_checkpoints_in_a_thread_whose_nodes_have_other_numbers():
+    torch.manual_seed(0)
+    model, x = Checkpointed(False).double(), torch.randn(6, 5).double()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(SKETCHES["unscaled"]), example=x)
+    for _ in range(3):
+        loss_of(model(x)).backward()
+        sk.advance()
+    model.zero_grad()
+    loss_of(model(x)).backward()
+    expected = gradients(model)
+    thread = threading.Thread(target=lambda: loss_of(model(x)).backward())
+    thread.start()
+    thread.join()
+    for name, g in gradients(model).items():
+        torch.testing.assert_close(g, expected[name])
+
+
+def test_a_first_call_under_vmap(zoo):
+    model, x = zoo.make("mlp")
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(SKETCHES["unscaled"]), example=x)
+    with sk.member(0), torch.no_grad():
+        torch.testing.assert_close(torch.vmap(model)(x), model(x))
+
+
 def test_several_members_before_one_backward(zoo):
     model, x = zoo.make("mlp")
     sk = mast.nn.sparsify(model, mast.nn.Neurons(SKETCHES["unscaled"]), example=x)

@@ -7,6 +7,7 @@ and device. `adjoint(kept, g)` is the same S'g with a compiled shortcut for cont
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from mast.errors import MastError
-from mast.nn.tensors.torch_private import graph_task_id, holders
+from mast.nn.tensors.torch_private import current_node, graph_task_id, holders, sequence_number
 from mast.nn.tensors.weights import Weight, refuse_sharded
 from mast.randomness import Key
 from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, GridDraw, MaskDraw
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _COMPILED = (torch.float32, torch.float64)
 _WORTH_KEEPING = 1 << 17  # bytes: smaller pieces of memory are recycled by the allocator itself
+_REMEMBERED = 256  # changes of the draw: a step with several members makes two for each
 
 
 def multiply(kept: Draw, u: Tensor) -> Tensor:
@@ -215,8 +217,12 @@ def changed_since(what: str) -> str:
     return (
         "a module was called during backward() (activation checkpointing recomputes its forward pass), but "
         f"the weights or the draw of {what} have changed since the first forward pass: call backward() "
-        "before optimizer.step()"
+        "before optimizer.step(), and inside the same `with sk.member(...)` as the forward pass"
     )
+
+
+#: what a pass draws with: the key of the step, that of a member if one was asked for, and the sketch
+Drawn = tuple[Key, Key | None, "BoundSketch"]
 
 
 @dataclass
@@ -243,6 +249,9 @@ class SparsifiedWeights:
         self.member: Key | None = None
         self.forward_pass = 0  # its number: x may have been changed since the last
         self.changed_in: set[int] = set()  # the passes of this draw that found x changed since the last
+        # What was drawn, each with the number of the first node of autograd's graph that was made with it ...
+        self._history: deque[tuple[int, Drawn]] = deque([(0, self._now)], maxlen=_REMEMBERED)
+        self._thread = threading.get_ident()  # ... in this thread: each counts its nodes by itself
         self.forget_all()
 
     @property
@@ -250,10 +259,16 @@ class SparsifiedWeights:
         """The key of the draw that forward passes use."""
         return self.key if self.member is None else self.member
 
+    @property
+    def _now(self) -> Drawn:
+        return self.key, self.member, self.bound
+
     def forget(self) -> None:
         """The draw has changed: nothing made so far is valid."""
         self._made: list[CachedWeight | None] = [None] * len(self.weights)
         self.changed_in.clear()
+        self._history.append((sequence_number(), self._now))
+        self._thread = threading.get_ident()
 
     def forget_all(self) -> None:
         """The weights or the shift have changed too, or graphs need their memory: it is not used again."""
@@ -262,6 +277,28 @@ class SparsifiedWeights:
         # if it is known which (a mask would only take room: everything is written anew).
         self._memory: list[tuple[Tensor, Draw | None] | None] = [None] * len(self.weights)
         self._for_gradients = [Memory() for _ in self.weights]
+
+    def begin_pass(self) -> None:
+        """A forward pass begins, or is repeated during backward()."""
+        self.forward_pass += 1
+        if in_backward():
+            self.refuse_other_draws()
+        elif threading.get_ident() != self._thread:
+            self._history.clear()
+            self._history.append((0, self._now))
+            self._thread = threading.get_ident()
+
+    def refuse_other_draws(self) -> None:
+        """An error if the forward pass that is being repeated was made with another draw than the current.
+
+        It is the one that made the node which backward() is at.
+        """
+        node = current_node()
+        if node is None:  # a forward pass in a callback repeats none
+            return
+        number = node._sequence_nr()
+        if next((drawn for start, drawn in reversed(self._history) if start <= number), None) != self._now:
+            raise MastError(changed_since("the model"))
 
     def shift_of(self, number: int, like: Tensor) -> Tensor | None:
         """v of a weight, moved to where `like` is; None without a shift."""

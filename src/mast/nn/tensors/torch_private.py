@@ -36,9 +36,9 @@ except ImportError as error:
     raise _refusal(error) from error
 
 __all__ = [
-    "ATTRIBUTES", "BILINEAR", "FSDP_MARK", "BatchNorm", "Conv", "ConvTranspose", "NormBase",
-    "OperationMode", "compiler_callback", "graph_task_id", "holders", "make_parameter", "plain_kernels",
-    "tree_leaves", "without_fast_path",
+    "ATTRIBUTES", "BILINEAR", "FSDP_MARK", "STEPPED_MARK", "BatchNorm", "Conv", "ConvTranspose", "NormBase",
+    "OperationMode", "compiler_callback", "current_node", "graph_task_id", "holders", "make_parameter",
+    "plain_kernels", "sequence_number", "tree_leaves", "without_fast_path",
 ]  # fmt: skip
 
 ATTRIBUTES = {
@@ -46,7 +46,7 @@ ATTRIBUTES = {
                "_compiled_call_impl"),
     "Tensor": ("_version",),
     "UntypedStorage": ("_cdata",),
-    "Node": ("_set_sequence_nr",),
+    "Node": ("_sequence_nr", "_set_sequence_nr"),
 }  # fmt: skip
 
 
@@ -58,7 +58,9 @@ def _look_for_attributes() -> None:
         ("torch.nn.Module", torch.nn.Module(), ATTRIBUTES["Module"]),
         ("torch.Tensor", torch.Tensor, (*ATTRIBUTES["Tensor"], "_make_subclass")),
         ("torch.UntypedStorage", torch.UntypedStorage, ATTRIBUTES["UntypedStorage"]),
-        ("torch._C", torch._C, ("_current_graph_task_id", "_get_mkldnn_enabled", "_set_mkldnn_enabled")),
+        ("torch._C", torch._C, ("_current_autograd_node", "_current_graph_task_id")),
+        ("torch._C", torch._C, ("_get_mkldnn_enabled", "_set_mkldnn_enabled")),
+        ("torch._C._autograd", torch._C._autograd, ("_get_sequence_nr",)),
         ("torch.ops.aten", torch.ops.aten, ("_trilinear",)),
         ("grad_fn", node, ATTRIBUTES["Node"]),
     ):
@@ -70,6 +72,7 @@ def _look_for_attributes() -> None:
 _look_for_attributes()
 
 FSDP_MARK = "_fsdp_flattened"  # of parameters that FullyShardedDataParallel has put into one
+STEPPED_MARK = "_opt_called"  # of optimizers: schedulers warn where it is not True
 BILINEAR: Any = torch.ops.aten._trilinear  # what nn.Bilinear comes to
 
 # What nn.Parameter(tensor, requires_grad) comes to, after many questions: make_parameter(nn.Parameter, ...).
@@ -78,6 +81,10 @@ make_parameter: Any = torch.Tensor._make_subclass
 holders: Any = getattr(torch._C, "_storage_Use_Count", None)
 # The number of the backward pass that this thread is in the middle of; -1 outside of any.
 graph_task_id: Any = torch._C._current_graph_task_id
+# The node of autograd's graph that this thread is going back through, if any.
+current_node: Any = torch._C._current_autograd_node
+# The number that the next node made by this thread will have: `_sequence_nr` of a node says when it was made.
+sequence_number: Any = torch._C._autograd._get_sequence_nr
 # What torch.compile would trace the next function with, if it is waiting to: a callable then.
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
 compiler_callback: Any = getattr(_frames, "get_eval_frame_callback", lambda: None)

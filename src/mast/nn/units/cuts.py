@@ -174,7 +174,8 @@ class Cut:
 
         model = copy_with(skeleton, made)
         for name, p in model.named_parameters():
-            p.requires_grad_(types[name].requires_grad)
+            if p.requires_grad != types[name].requires_grad:  # torch.vmap refuses to be told
+                p.requires_grad_(types[name].requires_grad)
         for module in model.modules():
             if buffers is None and isinstance(module, NormBase):
                 module.reset_running_stats()
