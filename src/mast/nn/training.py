@@ -28,6 +28,7 @@ from torch.optim import SGD, Adadelta, Adam, Adamax, AdamW, NAdam, Optimizer, RA
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.sparsifier import Sparsifier
+from mast.nn.tensors.torch_private import STEPPED_MARK
 from mast.nn.units import UnitDraw
 from mast.nn.units.pool import Pool
 from mast.randomness import Key, Purpose
@@ -55,7 +56,7 @@ class RowOptimizer:
         The class of a torch optimizer that treats each weight by itself: SGD, AdamW and the like.
     options
         Its options, such as ``lr=0.1``. `optimizer.optimizer` is the torch optimizer made with them, for
-        learning-rate schedulers.
+        schedulers of learning rates: they do not take this one, whose parameters are others at every step.
 
     >>> import mast, torch
     >>> from torch import nn
@@ -93,6 +94,8 @@ class RowOptimizer:
         #: whole-size optimizer state by parameter name
         self.state: dict[str, dict[str, Any]] = {}
         self._ahead: list[tuple[UnitDraw, KeptUnits | None]] = []  # of the steps to come, the next one last
+        self._drawn_from = sk.bound  # these draws
+        self._small = sk.model  # of the last draw
         self._ready = False
 
     @property
@@ -104,11 +107,21 @@ class RowOptimizer:
     def submodel(self) -> Iterator[nn.Module]:
         """The small model of the current draw, in the mode of the whole one; backward() belongs inside.
 
-        It is valid until `step`; its gradients start from None.
+        It is valid until `step`. Entered again before that, it is the same model, and gradients add up.
         """
-        if not self._ahead or self._ahead[-1][0].key != self.sk.drawn:
+        waiting = any(p.grad is not None for p in self._pool.parameters.values())
+        drawn = self._ahead[-1][0].key if self._ahead else None
+        if drawn != self.sk.drawn or self._drawn_from is not self.sk.bound:
+            if waiting:
+                raise MastError(
+                    "the small network of another draw has gradients, which would be lost: call "
+                    "optimizer.step() after each draw, or optimizer.zero_grad() to drop them. A step with "
+                    "several draws is made by the usual loop, without sk.small()"
+                )
             self._draw_ahead()
-        small = self._pool.model(*self._ahead[-1])
+        if not waiting:
+            self._small = self._pool.model(*self._ahead[-1])
+        small = self._small
         if small.training != self.sk.model.training:
             small.train(self.sk.model.training)
         self._ready = True
@@ -116,6 +129,7 @@ class RowOptimizer:
             yield small
         except BaseException:  # what fails inside is not stepped with
             self._ready = False
+            self.zero_grad()
             raise
 
     def step(self) -> None:
@@ -127,6 +141,7 @@ class RowOptimizer:
         elif not (self._is_adam() and self._pool.adam(self.state, self.param_groups[0])):
             with torch.no_grad():
                 self._any_step()
+        setattr(self.optimizer, STEPPED_MARK, True)  # not every step is made by it
         self._pool.return_buffers()
         self.zero_grad()
         self._ready = False
@@ -134,7 +149,7 @@ class RowOptimizer:
         self.sk.advance()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """For loops that call it: the gradients of the small model are gone after each step anyway."""
+        """Drop the gradients of the small model, which are gone after each step anyway."""
         for p in self._pool.parameters.values():
             p.grad = None
 
@@ -142,8 +157,10 @@ class RowOptimizer:
         """The draws of some steps at once: the first costs more than all others, which find a warm cache."""
         key, unit_map = self.sk.drawn, self.sk.unit_map
         assert unit_map is not None
-        many = key != self.sk.key or sum(group.units for group in unit_map.groups) > _MANY
-        steps = 1 if many else _AHEAD
+        others = key != self.sk.key or self._drawn_from is not self.sk.bound  # a schedule may go on
+        many = sum(group.units for group in unit_map.groups) > _MANY
+        steps = 1 if others or many else _AHEAD
+        self._drawn_from = self.sk.bound
         keys = [Key(key.seed, key.step + i, key.node) for i in reversed(range(steps))]
         self._ahead = [(draw, self._pool.units_of(draw)) for draw in map(self.sk.draw, keys)]
 

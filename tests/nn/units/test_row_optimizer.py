@@ -72,18 +72,69 @@ def test_accumulation_and_a_scheduler(zoo):
             for part in inputs.chunk(2):
                 loss_of(small(part), t).backward()
         rows.step()
-        with pytest.warns(UserWarning, match="lr_scheduler.step") if t == 0 else _quiet():
-            schedules[1].step()
-        schedules[0].step()
+        for schedule in schedules:
+            schedule.step()
     assert rows.param_groups[0]["lr"] == pytest.approx(0.1 / 16)
     for p, q in zip(a.parameters(), b.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=0, atol=1e-13)
 
 
-def _quiet():
-    from contextlib import nullcontext
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.NAdam])
+def test_a_small_network_that_is_used_twice_adds_up(zoo, kind):
+    """Gradients, and statistics of norms, as the usual loop accumulates them."""
+    a, inputs = zoo.make("resnet")
+    b = copy.deepcopy(a)
+    handles = [mast.nn.sparsify(m, mast.nn.Neurons(mast.RandK(0.5)), example=inputs) for m in (a, b)]
+    mine = [sk.optimizer(kind, lr=0.01) for sk in handles]
+    for t in range(3):
+        with handles[0].small() as net:
+            for part in inputs.chunk(2):
+                loss_of(net(part), t).backward()
+        for part in inputs.chunk(2):
+            with handles[1].small() as net:
+                loss_of(net(part), t).backward()
+        for optimizer in mine:
+            optimizer.step()
+    for (name, p), q in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
+        torch.testing.assert_close(q, p, rtol=0, atol=0, msg=name)
 
-    return nullcontext()
+
+def test_a_gradient_of_another_draw_is_not_lost_silently(zoo):
+    model, inputs = zoo.make("mlp")
+    nested = mast.nn.Neurons(mast.Nested([0.25, 0.5, 1.0], scaled=False))
+    sk = mast.nn.sparsify(model, nested, example=inputs)
+    optimizer = sk.optimizer(torch.optim.SGD, lr=0.1)
+
+    def use(number):
+        with sk.member(number), sk.small() as net:
+            loss_of(net(inputs), 0).backward()
+
+    use(0)
+    with pytest.raises(mast.MastError, match=r"optimizer\.step\(\) after each draw"):
+        use(2)
+    optimizer.zero_grad()
+    use(2)
+    use(2)
+    optimizer.step()
+    with sk.member(0), sk.small() as net:
+        net(inputs)  # without a gradient nothing is lost
+    use(1)
+    with pytest.raises(RuntimeError, match="mine"), sk.member(1), sk.small():
+        raise RuntimeError("mine")
+    use(0)
+
+
+def test_another_sketch_holds_at_once(zoo):
+    model, inputs = zoo.make("mlp")
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(2)), example=inputs)
+    optimizer = sk.optimizer(torch.optim.SGD, lr=0.1)
+    for kept in (2, 2, 3, 4, 4, 4):
+        if sk.sketch.sketch.k != kept:
+            sk.sketch = mast.nn.Neurons(mast.RandK(kept))
+        with sk.small() as net:
+            assert net[0].out_features == kept
+            loss_of(net(inputs), 0).backward()
+        optimizer.step()
 
 
 class Lazy:
@@ -343,10 +394,10 @@ def test_draws_made_ahead_are_those_of_their_steps():
 
     def check():
         kept = sk.draw(Key(sk.seed, sk.step, sk.node))["0.weight"].indices
-        for _ in range(2):  # entering again is the same step
+        for again in (False, True):  # entering again is the same step
             with rows.submodel() as small:
                 assert torch.equal(small[0].weight, model[0].weight[kept])
-                assert all(p.grad is None for p in small.parameters())
+                assert all((p.grad is None) != again for p in small.parameters())
                 small(torch.ones(1, 3)).sum().backward()
         rows.step()
 
