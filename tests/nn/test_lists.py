@@ -98,6 +98,15 @@ def test_a_delta_by_its_number(sketch, tmp_path):
         sk.save_delta(tmp_path / "2.delta", member=1, seed=2)
 
 
+def test_a_removed_handle_has_no_members():
+    sk = mast.nn.sparsify(mlp(), LISTS["units, nested"])
+    sk.remove()
+    with pytest.raises(mast.MastError, match=r"sk\.member.*after sk\.remove"), sk.member(0):
+        pass
+    with pytest.raises(mast.MastError, match=r"after sk\.remove"), sk.at(sk.member_key(0)):
+        pass
+
+
 def test_sizes_of_nested_units_are_rounded_shares_of_each_layer():
     sk = mast.nn.sparsify(mlp(), mast.nn.Neurons(mast.Nested([0.3, 1.0])))
     small = sk.submodel(member=0)

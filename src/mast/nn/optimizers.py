@@ -80,6 +80,7 @@ class OptimizerSteps:
     @contextmanager
     def at(self, key: Key) -> Iterator[None]:
         """With another draw than the current one, and nothing else changed."""
+        self.watched.refuse_removed("another draw cannot be used")
         before, stepping = self.values.key, self.under_way
         self.move(key)
         self.under_way = True  # whoever names the draw may change x while it stays

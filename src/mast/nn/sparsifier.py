@@ -180,8 +180,8 @@ class Sparsifier:
     def member(self, number: int) -> Iterator[Sparsifier]:
         """Inside, forward passes use this member of a list, in training and in evaluation.
 
-        Several members may run before one backward(): their gradients add up. Optimizer steps advance the
-        draw as ever, also inside.
+        Several members may run before one backward(): their gradients add up. With activation checkpointing,
+        call backward() inside, for each member. Optimizer steps advance the draw as ever, also inside.
 
         >>> import mast, torch
         >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -193,6 +193,7 @@ class Sparsifier:
         >>> loss.backward()
         """
         self.watched.refuse_inside("sk.member() cannot be used")
+        self.watched.refuse_removed("sk.member() cannot be used")
         before, self.values.member = self.values.member, self.member_key(number)
         self.values.forget_all()  # memory is not used again: graphs of other members need theirs
         try:
@@ -203,6 +204,8 @@ class Sparsifier:
 
     def optimizer(self, kind: type[Optimizer], **options: Any) -> RowOptimizer:
         """An optimizer that steps on the kept units only; train with it on the networks of `small`.
+
+        Schedulers of learning rates take its `optimizer`, which is the torch optimizer.
 
         >>> import mast, torch
         >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -222,8 +225,9 @@ class Sparsifier:
     def small(self) -> Iterator[nn.Module]:
         """The small dense network of the current draw, for one step of what `optimizer` returned.
 
-        Forward and backward passes belong inside. What the step changes comes home to the model, so that a
-        step costs what is kept; state and weight decay of dropped units rest.
+        Forward and backward passes belong inside. Used several times before the step, it gives the same
+        network, and gradients add up. What the step changes comes home to the model, so that a step costs
+        what is kept; state and weight decay of dropped units rest.
         """
         if self._row_optimizer is None:
             raise MastError(

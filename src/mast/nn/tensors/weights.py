@@ -119,6 +119,11 @@ class WatchedModel:
         if self.inside:
             raise MastError(f"{what} inside a forward pass or sk.sample(), where weights are sparsified")
 
+    def refuse_removed(self, what: str) -> None:
+        """An error that begins with these words, if the model was given back by `release`."""
+        if not self._calls:
+            raise MastError(f"{what} after sk.remove(), when the model is a plain one: call sparsify() again")
+
     def intercept(self, calls: Mapping[nn.Module, Any], guard: Callable[..., None]) -> None:
         """Let these be called instead of their modules, and the guard before each forward pass."""
         for name, module in self.model.named_modules():
