@@ -356,7 +356,8 @@ class Sparsifier:
         plain
             The same network trained plainly: its submodels of the same draws are scored beside.
         example
-            An input, or a tuple of inputs, for counting operations and measuring the time of a call.
+            What the model is called with (a tensor, a tuple, or a dict of keyword arguments), for counting
+            operations and measuring the time of a call.
         """
         from mast.nn.report import report
 
