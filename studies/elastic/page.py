@@ -98,7 +98,7 @@ CHANGED = (  # in the order in which it happened
     "chosen by the statement on the largest size, too. Sorting became three times as fast, and fifteen "
     "rounds instead of five are timed.",
     "For want of time: softened logits were tried on ResNets only. On validation rows of SST-2, with half "
-    "of the steps and the middle rate, they lift sizes alone from .846 to .850 on the mean; neither these "
+    "of the steps and the middle rate, they lift sizes alone from .845 to .850 on the mean; neither these "
     "nor `elastic` has been judged with them there. ResNet-56 tries labels and softened logits only, TREC "
     "and stories260K have not tried small first; stories260K has three seeds, and one with .35 of the "
     "seconds; slimmable networks and DynaBERT's way do not try softened logits in the runs that are "
