@@ -95,8 +95,9 @@ CHANGED = (  # in the order in which it happened
     "labels .710 / .827 / .882 / .916. BatchNorm weights of its own for each size changed nothing (.685 / "
     ".804 / .871 / .906 with labels). Temperature 4 (*softened*) became one more way to teach, for "
     "everybody, and lifted sizes alone as much: on ResNet-20 from .8185 to .8360 on the mean. Settings are "
-    "chosen by the statement on the largest size, too. Sorting became three times as fast, and fifteen "
-    "rounds instead of five are timed.",
+    "chosen by the statement on the largest size, too. Sorting became three times as fast. Fifteen rounds "
+    "instead of five are timed: five on a busy machine gave `elastic` a tenth more steps on ResNet-20, so "
+    "that the runs with softened logits that chose its setting were made again, and the others not.",
     "For want of time: softened logits were tried on ResNets only. On validation rows of SST-2, with half "
     "of the steps and the middle rate, they lift sizes alone from .845 to .850 on the mean; neither these "
     "nor `elastic` has been judged with them there. ResNet-56 tries labels and softened logits only, TREC "
@@ -188,6 +189,8 @@ def lines(results: Any, times: Any) -> Iterator[str]:
             for s in STATEMENTS
         ],
     )
+    yield "On MiniLM and stories260K no contender is judged with logits at a higher temperature. On"
+    yield "validation rows of SST-2 they lift sizes alone by .005: see the last item of this page.\n"
     yield from table(
         ["network", *(s.name for s in STATEMENTS)],
         [

@@ -247,6 +247,21 @@ def test_steps_follow_from_seconds(loaded, tmp_path):
     assert 0.7 * with_teacher - 0.5 * np.mean(SIZES) < spent <= 0.7 * with_teacher
 
 
+def test_seconds_of_rivals_are_those_of_the_session_of_ours():
+    """Their session was on a machine of half the speed."""
+    rows = [("alone", s, s) for s in SIZES] + [
+        ("teacher", 1.0, 0.2),
+        ("sorting", 0.0, 1.0),
+        ("slimmable", 1.0, 3.0),
+    ]
+    names = ("session", "what", "size", "seconds")
+    times = [dict(zip(names, ("ours", *row), strict=True)) for row in rows[:-1]]
+    times += [dict(zip(names, ("rivals", what, size, 2 * s), strict=True)) for what, size, s in rows]
+    for contender, expected in (("alone", 10 * sum(SIZES)), ("slimmable", 10 * 3.0 + 1.0)):
+        run = {"network": "resnet20", "contender": contender, "setting": "labels", "steps": 10}
+        assert timed(pandas.DataFrame([run]), pandas.DataFrame(times)) == pytest.approx(expected)
+
+
 def frame(ours, alone, given=0.9, random=0.5):
     """Results of two seeds, by size."""
     rows = []
