@@ -30,7 +30,6 @@ EVEN, SMALLER = (0.25, 0.25, 0.25, 0.25), (0.4, 0.3, 0.2, 0.1)
 SMALL_FIRST = ((0.6, 0.25, 0.1, 0.05), (0.05, 0.1, 0.25, 0.6))
 WEIGHTS = {  # how often each size is drawn, by setting: at the first and at the last step, linear in between
     "even": (EVEN, EVEN),
-    "ends": ((0.35, 0.2, 0.15, 0.3), (0.35, 0.2, 0.15, 0.3)),
     "even, labels": (EVEN, EVEN),
     "own rates": (SMALLER, SMALLER),  # each size has a learning rate of its own, as it has alone
     "own rates, labels": (SMALLER, SMALLER),
