@@ -31,6 +31,7 @@ from mast.nn.tensors.torch_private import without_fast_path
 from mast.nn.units.cuts import is_conv1d
 from mast.nn.units.dependencies.examples import fork_generators, tensors_in
 from mast.nn.units.groups import UnitGroup
+from mast.nn.units.stand_ins import HeadsAttention
 from mast.randomness import Key, Purpose, words
 from mast.support.checks import Array, check_choice
 from mast.support.progress import Progress
@@ -94,7 +95,7 @@ class Importance:
         self.weights = {part.tensor: parameters[part.tensor] for part in self.parts}
         self.totals = {group.name: torch.zeros(group.units, dtype=torch.float64) for group in groups}
         self._seed, self._signs = Key(seed).seed, 0  # how many sets of random signs were used
-        self._places: tuple[Places, Places] | None = None  # where outgoing weights meet their units
+        self._places: tuple[Places, Places, Places] | None = None  # where outgoing weights meet their units
 
     def of(self, batches: Iterable[Batch], count: int) -> dict[str, Array]:
         """The mean scores over `count` batches, and over ranks where there are several."""
@@ -137,11 +138,12 @@ class Importance:
     def _activation(self, batch: Batch) -> None:
         if self._places is None:
             self._places = _places(self.model, self.parts, _called(self.model, batch))
-        direct, indirect = self._places
+        direct, heads, indirect = self._places
         with ExitStack() as stack:
-            for module, parts in direct.items():
-                look = partial(_add_contributions, parts, self.totals)
-                stack.enter_context(module.register_forward_pre_hook(look, with_kwargs=True))
+            for look, places in ((_add_contributions, direct), (_add_contributions_of_heads, heads)):
+                for module, parts in places.items():
+                    hook = partial(look, parts, self.totals)
+                    stack.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
             for module, parts in indirect.items():
                 stack.enter_context(module.register_forward_hook(partial(self._estimate, parts)))
             trained = {part.tensor for parts in indirect.values() for part in parts}
@@ -159,13 +161,20 @@ class Importance:
                 self._add_squares(products, [part])
 
     def _signed_sum(self, y: Tensor) -> Tensor:
-        """The sum of y times a new set of random signs, which are keyed: no generator of torch is touched."""
+        """The sum of y times a new set of random signs, which are keyed: no generator of torch is touched.
+
+        They belong to columns by their size, so that units of y that are sorted take their signs along.
+        """
         key = Key(self._seed, self._signs)
         self._signs += 1
         bits = np.unpackbits(words(key, Purpose.ESTIMATE, 0, -(-y.numel() // 32)).view(np.uint8))
         signs = torch.from_numpy(bits[: y.numel()]).to(y.device).view(y.shape)
-        wide = torch.promote_types(y.dtype, torch.float32)
-        return (y.to(wide) * (signs.to(wide) * 2 - 1)).sum()
+        y = y.to(torch.promote_types(y.dtype, torch.float32))
+        for dim in range(1, y.dim()):
+            others = [d for d in range(y.dim()) if d != dim]
+            sizes = torch.linalg.vector_norm(y.detach(), dim=others)
+            signs = signs.index_select(dim, sizes.argsort(stable=True).argsort())
+        return (y * (signs.to(y.dtype) * 2 - 1)).sum()
 
     def _products(self, value: Tensor, names: Sequence[str], again: bool) -> dict[str, Tensor]:
         """Weight times gradient, by name."""
@@ -232,10 +241,16 @@ def _called(model: nn.Module, batch: Batch) -> set[int]:
     return called
 
 
-def _places(model: nn.Module, parts: Sequence[OutgoingWeights], called: set[int]) -> tuple[Places, Places]:
-    """Layers of a known form that are called, and the nearest called modules around all other weights."""
+def _places(
+    model: nn.Module, parts: Sequence[OutgoingWeights], called: set[int]
+) -> tuple[Places, Places, Places]:
+    """Layers of a known form that are called; attention, which does not call its last layer; and all others.
+
+    Of all other weights it is the nearest called module around them.
+    """
     modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
     direct: Places = {}
+    heads: Places = {}
     indirect: Places = {}
     for part in parts:
         weight = parameters[part.tensor]
@@ -248,8 +263,11 @@ def _places(model: nn.Module, parts: Sequence[OutgoingWeights], called: set[int]
             name = name.partition(".parametrizations")[0]
             while name and id(modules[name]) not in called:
                 name = name.rpartition(".")[0]
-            indirect.setdefault(modules[name], []).append(part)
-    return direct, indirect
+            outer = modules[name]
+            attends = type(outer).forward is nn.MultiheadAttention.forward
+            places = heads if attends and outer.out_proj is module else indirect
+            places.setdefault(outer, []).append(part)
+    return direct, heads, indirect
 
 
 def _known(module: nn.Module, weight: Tensor, dim: int) -> bool:
@@ -295,6 +313,16 @@ def _add_contributions(
             z = z.reshape(len(some), width, -1)  # units x entries x places
             w = outward[some].transpose(2, 3).reshape(len(some), width, -1)  # units x entries x outputs
             totals[part.group][first : first + at_once] += _inner(z, w).cpu()
+
+
+def _add_contributions_of_heads(
+    parts: Sequence[OutgoingWeights], totals: Mapping[str, Tensor], attention: Any, args: Any, options: Any
+) -> None:
+    """The same for the last layer of nn.MultiheadAttention: a twin of it does call that."""
+    twin = HeadsAttention(attention)
+    look = partial(_add_contributions, parts, totals)
+    twin.out_proj.register_forward_pre_hook(look, with_kwargs=True)
+    twin(*args, **options)
 
 
 def _inner(z: Tensor, w: Tensor) -> Tensor:
