@@ -160,6 +160,24 @@ def test_activations_written_as_sums_are_no_residual_streams():
     assert residual_weights(recorded(Written(), torch.randn(2, 4))) == []
 
 
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_recurrent_layers_have_no_residual_stream(kind):
+    """Each step adds what comes in and what was remembered: none of them is a stream."""
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.recurrent, self.last = kind(5, 8, num_layers=2), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.last(self.recurrent(x)[0][-1])
+
+    model, x = Words(), torch.randn(6, 4, 5)
+    sk = mast.nn.elastic(model, SIZES, [x])
+    assert [(s.name, s.units) for s in sk.unit_map.groups] == [("recurrent.weight_ih_l0", 8)]
+    assert sk.submodel(member=0).recurrent.hidden_size == 2
+
+
 def test_sizes_of_gated_units():
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(6, 16), nn.GLU(), nn.Linear(8, 3)).eval(), torch.randn(9, 6)

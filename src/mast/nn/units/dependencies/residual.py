@@ -56,7 +56,7 @@ def find_branches(model: nn.Module, example: Example) -> tuple[list[Branch], dic
     order = {name: number for number, (name, _) in enumerate(model.named_parameters())}
     found: list[Branch] = []
     others: dict[str, str] = {}
-    for output, addition, _ in _branch_ends(record.operations):
+    for output, addition, _ in _branch_ends(record):
         weights = tuple(sorted(set(record.operations[output].last_weights), key=order.__getitem__))
         reason = _why_unscalable(record, output, weights)
         if weights and reason:
@@ -94,11 +94,11 @@ def residual_weights(record: Recording) -> list[str]:
                 return None
             number = at.inputs[0]
 
-    for output, _, stream in _branch_ends(operations):
+    for output, _, stream in _branch_ends(record):
         last = last_weight(output)
         if last is not None and operations[last[0]].ancestors >> stream & 1:  # it lies within the branch
             found[last[1]] = None
-    additions = _additions(operations)
+    additions = _additions(record)
     for number, operation in enumerate(operations):
         if number in additions or not _is_sum(operation):
             continue
@@ -153,11 +153,20 @@ def _is_sum(operation: Operation) -> bool:
     return operation.kind in SUMS and len(operation.inputs) == 2
 
 
-def _additions(operations: list[Operation]) -> dict[int, tuple[int, int]]:
-    """The additions of a branch to the stream: the branch, and the value of the stream that it is made of."""
+def _additions(record: Recording) -> dict[int, tuple[int, int]]:
+    """The additions of a branch to the stream: the branch, and the value of the stream that it is made of.
+
+    A step of a recurrent layer adds what is remembered to what comes in: that is none.
+    """
+    operations = record.operations
+    inside = set()  # the operations of recurrent layers
+    for call in record.calls:
+        if isinstance(record.model.get_submodule(call.module), nn.RNNBase):
+            inside |= set(range(call.first, call.last))
     found: dict[int, tuple[int, int]] = {}
     for number, operation in enumerate(operations):
-        for stream, branch in itertools.permutations(operation.inputs) if _is_sum(operation) else ():
+        sums = _is_sum(operation) and number not in inside
+        for stream, branch in itertools.permutations(operation.inputs) if sums else ():
             while not operations[branch].ancestors >> stream & 1:
                 if stream in found:  # x + f(x), to which g(x) is added: the stream is x
                     stream = found[stream][1]
@@ -171,11 +180,11 @@ def _additions(operations: list[Operation]) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _branch_ends(operations: list[Operation]) -> Iterator[tuple[int, int, int]]:
+def _branch_ends(record: Recording) -> Iterator[tuple[int, int, int]]:
     """The ends of all branches, each with its addition, and the value of the stream that it is made of."""
-    additions = _additions(operations)
+    additions = _additions(record)
     for number, (branch, stream) in additions.items():
-        for output, addition in _addends(operations, branch, stream, number, additions):
+        for output, addition in _addends(record.operations, branch, stream, number, additions):
             yield output, addition, stream
 
 
