@@ -106,6 +106,18 @@ def test_what_a_loss_is_and_returns():
             Batch.of((X, LABELS)).loss(Named(), loss)
 
 
+def test_what_fails_on_a_batch_is_said_in_words():
+    def fails(output, targets):
+        raise IndexError("Target 9 is out of bounds.")
+
+    with pytest.raises(mast.MastError, match="the model cannot be run on a batch: running_mean should"):
+        Batch.of(torch.ones(4, 5)).output(Named())
+    with pytest.raises(mast.MastError, match=r"the model cannot be run on a batch: .*labels"):
+        Batch.of({"input": X, "labels": LABELS}).loss(nn.Linear(3, 2), None)
+    with pytest.raises(mast.MastError, match="the loss of a batch cannot be computed: Target 9 is out"):
+        Batch.of((X, LABELS)).loss(Named(), fails)
+
+
 def test_one_batch_is_no_list_of_batches():
     sk = mast.nn.sparsify(Named(), mast.Bernoulli(0.5))
     takers = (

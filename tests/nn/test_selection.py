@@ -134,6 +134,7 @@ REFUSED = [
     (lambda m: mast.nn.sparsify(m, mast.RandK(0.5), keep={"0.*": 0.5}), "only Bernoulli"),
     (lambda m: mast.nn.sparsify(m, mast.Gaussian(0.5), keep={"0.*": 0.5}), "only Bernoulli"),
     (lambda m: mast.nn.sparsify(m, mast.Bernoulli(0.5), where="nothing"), "matches none"),
+    (lambda m: mast.nn.sparsify(m, mast.Bernoulli(0.5), where=3), "where is a name pattern.* got 3"),
     (lambda m: mast.nn.sparsify(m, mast.Bernoulli(0.5), where=lambda n, p: False), "no parameter to sketch"),
     (lambda m: mast.nn.sparsify(m, mast.Bernoulli([0.5, 0.5])), "is for 2 coordinates"),
     (lambda m: mast.nn.sparsify(m, mast.RandK(1000)), "cannot keep"),

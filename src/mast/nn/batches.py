@@ -9,6 +9,7 @@ tensor of floating point.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -17,8 +18,8 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from mast.errors import ArgumentError
-from mast.nn.units.dependencies.examples import Example, tensors_in
+from mast.errors import ArgumentError, MastError
+from mast.nn.units.dependencies.examples import Example, first_line, tensors_in
 
 Loss = Callable[..., Tensor]
 LABELS = "labels"
@@ -58,7 +59,7 @@ class Batch:
 
     def call(self, model: nn.Module) -> Any:
         """What the model makes of the inputs, without labels, on the model's device."""
-        return self.plain().to(model).call(model)
+        return _called(self.plain(), model)
 
     def output(self, model: nn.Module) -> Tensor:
         """The tensor of the model's output that counts."""
@@ -68,7 +69,7 @@ class Batch:
         """``loss(output, targets)``; without targets the labels are those, and without a loss the model's."""
         labels = self.inputs.options.get(LABELS)
         if loss is None:
-            own = None if labels is None else self.inputs.to(model).call(model)
+            own = None if labels is None else _called(self.inputs, model)
             found = own.get("loss") if isinstance(own, Mapping) else getattr(own, "loss", None)
             if not isinstance(found, Tensor):
                 raise ArgumentError(
@@ -82,9 +83,27 @@ class Batch:
             raise ArgumentError("a loss needs targets: batches have to be pairs (inputs, targets)")
         output = self.output(model)
         targets = self.targets if self.paired else labels
-        return _one_number(
-            loss(output, targets.to(output.device) if isinstance(targets, Tensor) else targets)
-        )
+        targets = targets.to(output.device) if isinstance(targets, Tensor) else targets
+        with _in_words("the loss of a batch cannot be computed"):
+            found = loss(output, targets)
+        return _one_number(found)
+
+
+def _called(inputs: Example, model: nn.Module) -> Any:
+    inputs = inputs.to(model)
+    with _in_words("the model cannot be run on a batch"):
+        return inputs.call(model)
+
+
+@contextmanager
+def _in_words(failure: str) -> Iterator[None]:
+    """Whatever a user's model or loss raises, as an error that says what was tried."""
+    try:
+        yield
+    except MastError:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"{failure}: {first_line(error)}") from error
 
 
 def _one_number(loss: Any) -> Tensor:

@@ -90,7 +90,10 @@ class RowOptimizer:
         self._pool = Pool(sk.unit_map, sk.model)
         trained = dict(sk.model.named_parameters())
         parameters = [p for name, p in self._pool.parameters.items() if trained[name].requires_grad]
-        self.optimizer = optimizer(parameters, **options)
+        try:
+            self.optimizer = optimizer(parameters, **options)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"{optimizer.__name__} does not take these options: {error}") from error
         #: whole-size optimizer state by parameter name
         self.state: dict[str, dict[str, Any]] = {}
         self._ahead: list[tuple[UnitDraw, KeptUnits | None]] = []  # of the steps to come, the next one last

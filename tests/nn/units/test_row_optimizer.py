@@ -300,6 +300,9 @@ def test_refusals(zoo):
         rows.step()
     with pytest.raises(mast.MastError, match="each weight by itself"):
         mast.nn.RowOptimizer(sk, torch.optim.LBFGS)
+    for options, message in (({"lr": -1}, "Invalid learning rate"), ({"rate": 1}, "'rate'")):
+        with pytest.raises(mast.MastError, match=f"SGD does not take these options: .*{message}"):
+            mast.nn.RowOptimizer(sk, torch.optim.SGD, **options)
     sk.remove()
     plain = mast.nn.sparsify(model, mast.RandK(0.5))
     with pytest.raises(mast.MastError, match="Neurons or Layers"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,10 @@ def predicate(model: nn.Module, where: Where | None) -> Callable[[str, nn.Parame
         return lambda name, p: id(p) in weights and p.requires_grad and p.is_floating_point()
     if callable(where):
         return where
+    if not isinstance(where, Iterable):
+        raise ArgumentError(
+            f"where is a name pattern, several, or a function of name and parameter, got {where!r}"
+        )
     patterns = [where] if isinstance(where, str) else list(where)
     names = [name for name, _ in model.named_parameters()]
     for pattern in patterns:
