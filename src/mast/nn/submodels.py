@@ -92,7 +92,7 @@ def _within(sk: Sparsifier, key: Key, budget: str | float) -> BoundSketch:
         draw = bound.draw(key)
         if not operations:
             return sk.unit_map.cut(draw).count
-        return count_flops(small_model(sk, draw), sk.unit_map.examples[0].to(sk.model).call)
+        return count_flops(small_model(sk, draw), sk.unit_map.examples_for(sk.model)[0].call)
 
     most *= cost(_GRAINS) if is_share else 1
     affordable = bisect_right(range(1, _GRAINS + 1), most, key=cost)

@@ -192,6 +192,17 @@ def test_sizes_of_gated_units():
             torch.testing.assert_close(model(x), small(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_submodels_of_a_model_that_was_converted_since(dtype):
+    model, x = mlp()
+    sk = mast.nn.elastic(model, SIZES, [x[0]])
+    model.to(dtype).eval()
+    small = sk.submodel(member=0)
+    with sk.member(0):
+        torch.testing.assert_close(model(x[1].to(dtype)), small(x[1].to(dtype)))
+    assert next(sk.submodel(budget="50% flops").parameters()).dtype is dtype
+
+
 def test_an_error_leaves_the_model_plain():
     model, x = mlp()
     with pytest.raises(mast.MastError, match="a loss is needed"):

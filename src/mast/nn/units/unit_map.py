@@ -151,6 +151,11 @@ class UnitMap:
             cut = self._cuts[signature] = Cut(self, draw)
         return cut
 
+    def examples_for(self, model: nn.Module) -> list[Example]:
+        """The examples on the model's device, and in its type, if the model was converted since."""
+        then, now = (next(m.parameters()).dtype for m in (self.skeleton, model))
+        return [example.to(model, None if now == then else now) for example in self.examples]
+
     def present(self, draw: UnitDraw) -> list[DiagonalDraw]:
         """The units of each group in the small model of a draw.
 

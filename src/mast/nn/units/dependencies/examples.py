@@ -258,8 +258,7 @@ def check_submodel(
     shift: Mapping[str, Tensor] | None = None,
 ) -> None:
     """An error that names the group and its module, if a submodel is not what the whole model says."""
-    whole = shadow(model)
-    examples = [example.to(model) for example in unit_map.examples]
+    whole, examples = shadow(model), unit_map.examples_for(model)
     values = masked_weights(unit_map, whole, draw, shift)
     _, message = compare_outputs(whole, values, small, examples, unit_map.modes)
     if not message:
