@@ -22,6 +22,7 @@ from mast.nn.tensors.selection import choose
 from mast.nn.tensors.top_share import TopShare
 from mast.nn.tensors.weights import Keep, Shift, Where, refuse_sharded, unwrapped
 from mast.nn.units import Neurons, Structured, UnitMap, find_units, parse
+from mast.nn.units.dependencies.examples import fork_generators
 from mast.nn.units.dependencies.recording import Recording
 from mast.nn.units.dependencies.residual import residual_weights
 from mast.randomness import Key
@@ -187,23 +188,24 @@ def elastic(
     sketch = Neurons(Nested(sizes, weights, scaled=False), loadable=loadable)
     scored: Iterator[Batch] = iter(())
     count = 0
-    if sort or example is None:
-        first, scored, count = with_first("elastic", batches)
-        example = first.plain() if example is None else example
-    whole = _whole if keep is None or keep else None
-    unit_map = find_units(model, sketch, keep, where, example=example, whole=whole)
-    sk = Sparsifier(model, sketch, unit_map, unit_map.selection(model), None, Key(seed))
-    try:
-        sk.checks_submodels = True
-        orders = {}
-        if sort:
-            scores = Importance(model, unit_map.groups, score=score, loss=loss, probes=PROBES, seed=seed)
-            orders = sort_by_scores(model, unit_map, scores.of(scored, count))
-        sk.sorting = SortedUnits(model, unit_map.groups, orders)
-    except BaseException:
-        sk.remove()
-        raise
-    return sk
+    with fork_generators():  # which loaders draw from, too
+        if sort or example is None:
+            first, scored, count = with_first("elastic", batches)
+            example = first.plain() if example is None else example
+        whole = _whole if keep is None or keep else None
+        unit_map = find_units(model, sketch, keep, where, example=example, whole=whole)
+        sk = Sparsifier(model, sketch, unit_map, unit_map.selection(model), None, Key(seed))
+        try:
+            sk.checks_submodels = True
+            orders = {}
+            if sort:
+                scores = Importance(model, unit_map.groups, score=score, loss=loss, probes=PROBES, seed=seed)
+                orders = sort_by_scores(model, unit_map, scores.of(scored, count))
+            sk.sorting = SortedUnits(model, unit_map.groups, orders)
+        except BaseException:
+            sk.remove()
+            raise
+        return sk
 
 
 def _poolers(model: nn.Module) -> list[str]:

@@ -22,7 +22,7 @@ from mast.nn.batches import Loss, with_first
 from mast.nn.importance import Importance
 from mast.nn.tensors.weights import refuse_sharded, unwrapped
 from mast.nn.units import Neurons, UnitGroup, UnitMap, find_units
-from mast.nn.units.dependencies.examples import Example, compare_outputs
+from mast.nn.units.dependencies.examples import Example, compare_outputs, fork_generators
 from mast.sketches import RandK
 from mast.support.checks import Indices, check_int
 
@@ -86,11 +86,12 @@ def sort_units(
     refuse_unsortable(model)
     check_int("probes", probes, 1)
     _check_optimizer(optimizer, model)
-    first, batches, count = with_first("sort_units", batches)
-    given = first.plain() if example is None else Example.of(example)
-    unit_map = find_units(model, Neurons(RandK(1.0)), example=given)
-    importance = Importance(model, unit_map.groups, score=score, loss=loss, probes=probes, seed=seed)
-    return sort_by_scores(model, unit_map, importance.of(batches, count), optimizer)
+    with fork_generators():  # which loaders draw from, too
+        first, batches, count = with_first("sort_units", batches)
+        given = first.plain() if example is None else Example.of(example)
+        unit_map = find_units(model, Neurons(RandK(1.0)), example=given)
+        importance = Importance(model, unit_map.groups, score=score, loss=loss, probes=probes, seed=seed)
+        return sort_by_scores(model, unit_map, importance.of(batches, count), optimizer)
 
 
 def _check_optimizer(optimizer: Any, model: nn.Module) -> None:

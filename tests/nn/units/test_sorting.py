@@ -256,6 +256,17 @@ def test_the_model_stays_as_it_is_but_for_its_order(zoo):
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
 
 
+def test_loaders_draw_numbers_and_random_generators_stay():
+    rows = torch.utils.data.TensorDataset(torch.randn(12, 3))
+    loader = torch.utils.data.DataLoader(rows, batch_size=4, shuffle=True)
+    for sort in (mast.nn.sort_units, lambda model, batches: mast.nn.elastic(model, [0.5, 1], batches)):
+        for batches in (loader, (torch.randn(4, 3) for _ in range(3))):
+            model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+            state = torch.get_rng_state()
+            sort(model, batches)
+            assert torch.equal(torch.get_rng_state(), state)
+
+
 @pytest.mark.parametrize(
     ("name", "groups", "make"),
     [
