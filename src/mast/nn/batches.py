@@ -77,8 +77,7 @@ class Batch:
                     "pairs (inputs, targets), or dicts with labels for a model that returns its loss"
                 )
             return _one_number(found)
-        if not callable(loss):
-            raise ArgumentError(f"a loss is a function of outputs and targets, got {loss!r}")
+        check_loss(loss)
         if not self.paired and labels is None:
             raise ArgumentError("a loss needs targets: batches have to be pairs (inputs, targets)")
         output = self.output(model)
@@ -87,6 +86,12 @@ class Batch:
         with _in_words("the loss of a batch cannot be computed"):
             found = loss(output, targets)
         return _one_number(found)
+
+
+def check_loss(loss: Any) -> None:
+    """An error for what is no loss; None stands for that of the model."""
+    if loss is not None and not callable(loss):
+        raise ArgumentError(f"a loss is a function of outputs and targets, got {loss!r}")
 
 
 def _called(inputs: Example, model: nn.Module) -> Any:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from mast.errors import ArgumentError
-from mast.nn.batches import Batch, Loss
+from mast.nn.batches import Batch, Loss, check_loss
 from mast.nn.costs import evaluated
 from mast.nn.tensors.torch_private import without_fast_path
 from mast.nn.units.cuts import is_conv1d
@@ -90,6 +90,7 @@ class Importance:
     ) -> None:
         self.model, self.loss, self.probes = model, loss, probes
         self.score = check_choice("score", score, SCORES)
+        check_loss(loss)
         self.parts = outgoing(groups)
         parameters = dict(model.named_parameters())
         self.weights = {part.tensor: parameters[part.tensor] for part in self.parts}

@@ -340,6 +340,8 @@ def test_refusals():
         mast.nn.sort_units(model, [x], score="size")
     with pytest.raises(mast.MastError, match="a loss is needed"):
         mast.nn.sort_units(model, [x], score="taylor")
+    with pytest.raises(mast.MastError, match="a loss is a function of outputs and targets, got 'taylor'"):
+        mast.nn.sort_units(model, [x], "taylor")
     with pytest.raises(mast.MastError, match="not finite"):
         mast.nn.sort_units(model, [x * torch.nan])
     with pytest.raises(mast.MastError, match="torch optimizer"):
