@@ -145,6 +145,16 @@ def test_one_batch_is_no_list_of_batches():
     assert count == 2
 
 
+def test_a_loader_of_a_stream_has_no_length():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(X)
+
+    _, batches, count = with_first("sorting", torch.utils.data.DataLoader(Stream(), batch_size=2))
+    assert [len(batch.inputs.args[0]) for batch in batches] == [2, 2]
+    assert count == 2
+
+
 @pytest.mark.parametrize("sketch", [mast.Bernoulli(0.5), mast.nn.Neurons(mast.RandK(0.5))])
 def test_advise_takes_dicts_and_reads_logits(sketch):
     torch.manual_seed(0)

@@ -8,7 +8,7 @@ tensor of floating point.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -188,7 +188,11 @@ def run_batches(what: str, model: nn.Module, batches: Iterable[Any]) -> int:
 def with_first(what: str, batches: Iterable[Any] | None) -> tuple[Batch, Iterator[Batch], int]:
     """The first batch, all of them, and how many there are; each is made once."""
     batches = check_batches(what, batches)
-    batches = batches if isinstance(batches, Sized) else list(batches)
+    try:
+        count = len(batches)  # type: ignore[arg-type]
+    except TypeError:  # also of a loader of a stream, although it has a method for it
+        batches = list(batches)
+        count = len(batches)
     rest = iter(batches)
     first = next(rest, None)
     if first is None:
@@ -197,4 +201,4 @@ def with_first(what: str, batches: Iterable[Any] | None) -> tuple[Batch, Iterato
     tensors = list(tensors_in((example.args, example.options)))
     if tensors and not any(t.numel() for t in tensors):
         raise ArgumentError(f"{what} needs batches with rows; the first one has none")
-    return Batch.of(first), (Batch.of(batch) for batch in chain([first], rest)), len(batches)
+    return Batch.of(first), (Batch.of(batch) for batch in chain([first], rest)), count
