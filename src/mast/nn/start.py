@@ -95,7 +95,7 @@ def _unscaled(sketch: Sketch) -> bool:
         return all(_unscaled(part) for _, part in sketch.components)
     inner = getattr(sketch, "sketch", None)
     if isinstance(inner, Sketch):
-        return _unscaled(inner)
+        return _unscaled(inner) and not (isinstance(sketch, Sampled) and sketch.corrected)
     return isinstance(sketch, UnscaledBernoulli) or (isinstance(sketch, Nested) and not sketch.scaled)
 
 
