@@ -32,6 +32,19 @@ class TestKeepProbabilities:
             expected = allocate(scores.reshape(-1).numpy(), 0.3, 0.05).reshape(w.shape)
             np.testing.assert_allclose(keep[name].numpy(), expected, rtol=1e-5)
 
+    def test_layers_may_be_called_with_keywords(self):
+        class Keywords(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.dense = nn.Linear(3, 2)
+
+            def forward(self, x):
+                return self.dense(input=x)
+
+        model, x = Keywords(), torch.randn(5, 3)
+        ours = mast.nn.keep_probabilities(model, [x])["dense.weight"]
+        assert torch.equal(ours, mast.nn.keep_probabilities(model.dense, [x])["weight"])
+
     def test_it_is_the_root_of_the_curvature_for_squared_loss(self):
         """For one linear layer and |z|²/2, H_jj = |X_j|²: as in the convex problem."""
         rows = np.random.default_rng(0).standard_normal((30, 5))
