@@ -173,6 +173,23 @@ class TestTopShare:
             optimizer.step()
         assert kept == [[0], [0], [1]]
 
+    def test_by_curvature_a_schedule_and_reports_know_the_gradients(self):
+        model = nn.Linear(4, 1, bias=False)
+        model.weight.data.copy_(torch.tensor([[4.0, 3.0, 2.0, 1.0]]))
+        sk = mast.nn.sparsify(model, mast.nn.TopShare(0.75, score="curvature", every=2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for _ in range(2):
+            model(torch.tensor([[1.0, 1.0, 1.0, 10.0]])).sum().backward()
+            optimizer.step()
+        seen = []
+        sk.report(lambda m: seen.append(m.weight.tolist()) or 0.0, [0.25], draws=1)
+        assert sk.submodel(density=0.25).weight.tolist() == seen[0] == [[0.0, 0.0, 0.0, 1.0]]
+        assert sk.kept()["weight"].positions.tolist() == [0, 1, 3]  # as the whole run has it
+        sk.sketch = sk.sketch.at(0.25)
+        assert sk.kept()["weight"].positions.tolist() == [3]
+        sk.sketch = mast.nn.TopShare(0.25)
+        assert sk.kept()["weight"].positions.tolist() == [0]
+
     def test_it_is_a_schedule_and_no_sketch(self):
         schedule = mast.nn.TopShare(0.5)
         assert not isinstance(schedule, mast.sketches.Sketch)
