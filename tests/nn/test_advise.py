@@ -225,6 +225,9 @@ def test_bad_arguments():
     model, _, batch = linear()
     for call, message in (
         (lambda: mast.nn.advise(model, mse, [], mast.Bernoulli(0.5)), "at least one batch"),
+        (lambda: mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5), steps=0), "steps must be"),
+        (lambda: mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5), draws="x"), "draws must be"),
+        (lambda: mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5), iterations=0.5), "iterations must"),
         (lambda: mast.nn.advise(model, lambda o, t: 0 * o.sum(), [batch], mast.Bernoulli(0.5)), "flat"),
         (
             lambda: mast.nn.advise(model, lambda o, t: (o / 0).square().sum(), [batch], mast.Bernoulli(0.5)),

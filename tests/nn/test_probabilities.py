@@ -107,11 +107,13 @@ class TestKeepProbabilities:
         for keep in (torch.zeros(8, 6), torch.full((2, 2), 0.5), torch.full((8, 6), 1.5)):
             with pytest.raises(ArgumentError, match="keep"):
                 mast.nn.sparsify(model, mast.Bernoulli(0.5), keep={"0.weight": keep})
-        with pytest.raises(ArgumentError, match="keep"):
+        with pytest.raises(ArgumentError, match=r"of its own \(one for each entry\)"):
             mast.nn.sparsify(model, mast.RandK(0.5), keep={"0.weight": torch.full((8, 6), 0.5)})
         for sketch in (mast.Bernoulli(0.5), mast.nn.Neurons(mast.Bernoulli(0.5))):
             with pytest.raises(ArgumentError, match="keep is a dict of names and probabilities"):
                 mast.nn.sparsify(model, sketch, keep=["0.weight"])
+        with pytest.raises(ArgumentError, match=r"keep\['0.weight'\] is a probability in .*, got 'x'"):
+            mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), keep={"0.weight": "x"})
         with pytest.raises(ArgumentError, match="units"):
             mast.nn.sparsify(
                 model, mast.nn.Neurons(mast.Bernoulli(0.5)), keep={"0.weight": torch.full((8, 6), 0.5)}

@@ -161,7 +161,9 @@ def advise(
     data = [Batch.of(batch) for batch in check_batches("advise", batches)]
     if not data:
         raise ArgumentError("advise needs at least one batch")
-    T = check_int("steps", steps)
+    T = check_int("steps", steps, 1)
+    draws = None if draws is None else check_int("draws", draws, 0)
+    iterations = None if iterations is None else check_int("iterations", iterations, 1)
     dense = copy.deepcopy(unwrapped(model))
     example = data[0].plain() if isinstance(sketch, Structured) else None
     sk = sparsify(copy.deepcopy(dense), sketch, shift=shift, keep=keep, where=where, example=example)

@@ -257,8 +257,9 @@ def _with_keep(sketch: Sketch, w: Weight) -> Sketch:
     if w.keep is None:
         return sketch
     if not isinstance(sketch, Bernoulli) or entry_of(sketch) is None:
+        share = "one for each entry" if isinstance(w.keep, np.ndarray) else f"{w.keep:.6g}"
         raise ArgumentError(
-            f"keep gives {w.name!r} a keep probability of its own ({w.keep!s:.9}), which "
+            f"keep gives {w.name!r} a keep probability of its own ({share}), which "
             f"only Bernoulli sketches can have, not {sketch!r}; keep = 1 leaves a parameter out"
         )
     return type(sketch)(w.keep)
