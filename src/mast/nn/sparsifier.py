@@ -130,7 +130,7 @@ class Sparsifier:
 
     @property
     def constants(self) -> Constants | None:
-        """Those of S over all trainable parameters, the identity on what is not sketched; None if biased."""
+        """Of S over all trainable parameters, the identity on what is not sketched; None if it has none."""
         sketched = {w.name for w in self.weights}
         rest = any(p.requires_grad and name not in sketched for name, p in self.model.named_parameters())
         try:
