@@ -191,6 +191,15 @@ def test_validate_measures_the_outputs():
     assert not [f for f in mast.nn.validate(fresh, batch=batch) if f.where == "outputs"]
 
 
+def test_outputs_that_are_too_small_are_nothing_for_scale_start():
+    torch.manual_seed(0)
+    model = mlp()
+    mast.nn.sparsify(model, mast.UnscaledBernoulli(0.05))
+    (finding,) = [f for f in mast.nn.validate(model, batch=torch.randn(64, 64)) if f.where == "outputs"]
+    assert "keep a larger share" in finding.fix
+    assert "scale_start" not in finding.fix
+
+
 def test_outputs_that_are_whole_numbers_do_not_hide_the_others():
     class Classes(nn.Module):
         def __init__(self):

@@ -249,12 +249,12 @@ def _outputs(sk: Sparsifier, batch: Any) -> Iterator[Finding]:
     draws = [_output_deviation(sk.submodel(seed, calibrate=False), batch) for seed in range(_DRAWS)]
     ratio = math.sqrt(sum(s**2 for s in draws) / len(draws)) / plain if plain > 0 else 1.0
     if not 1 / FACTOR <= ratio <= FACTOR:
-        fresh = sk.shift is None
+        too_large = sk.shift is None and ratio > 1  # a start that scale_start makes smaller
         yield Finding(
             "outputs",
             f"those of sparsified models vary {ratio:.3g} times as much as those of the model itself",
             "before training, call mast.nn.scale_start(model, sketch) once"
-            if fresh
+            if too_large
             else "keep a larger share, or train with a smaller learning rate at first",
         )
 
