@@ -55,6 +55,27 @@ def test_the_numbers_are_those_of_the_theory():
     np.testing.assert_allclose(ratios, advice.table["step_size"].to_numpy(dtype=float) * L)
 
 
+@pytest.mark.parametrize("sketch", [mast.Nested([0.2, 0.5], scaled=False), mast.Sampled(mast.RandK(2), 1)])
+def test_what_is_never_kept_does_not_count(sketch):
+    """It stays as it is, so that the step size is that of the other weights."""
+    model, _, batch = linear()
+    advice = mast.nn.advise(model, mse, [batch], sketch)
+    assert advice.step_size == pytest.approx(1 / (advice.smoothness * sketch.constants(6).L_max))
+
+
+def test_without_scales_the_rate_of_adam_stays():
+    model, _, batch = linear()
+    for sketch in (mast.UnscaledBernoulli(0.5), mast.Nested([0.5, 1], scaled=False)):
+        assert mast.nn.advise(model, mse, [batch], sketch).adam == "keep the learning rate of plain training."
+
+
+def test_no_statement_covers_a_window_that_moves():
+    model, _, batch = linear()
+    advice = mast.nn.advise(model, mse, [batch], mast.Rolling(2))
+    assert advice.step_size is None
+    assert "depend on those of the steps before" in str(advice)
+
+
 def test_the_curvature_of_draws_is_that_of_S_H_S(diagonal):
     model, A, batch = linear()
     advice = mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5), draws=4)
@@ -204,6 +225,9 @@ def test_bad_arguments():
     model, _, batch = linear()
     for call, message in (
         (lambda: mast.nn.advise(model, mse, [], mast.Bernoulli(0.5)), "at least one batch"),
+        (lambda: mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5), steps=0), "steps must be"),
+        (lambda: mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5), draws="x"), "draws must be"),
+        (lambda: mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5), iterations=0.5), "iterations must"),
         (lambda: mast.nn.advise(model, lambda o, t: 0 * o.sum(), [batch], mast.Bernoulli(0.5)), "flat"),
         (
             lambda: mast.nn.advise(model, lambda o, t: (o / 0).square().sum(), [batch], mast.Bernoulli(0.5)),

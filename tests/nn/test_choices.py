@@ -66,6 +66,7 @@ def test_what_is_not_understood_is_refused():
         ({"budget": "a quarter"}, "is not understood"),
         ({"budget": "125% flops"}, "at most the whole"),
         ({"budget": 0}, "more than nothing"),
+        ({"budget": [900]}, "is not understood"),
         ({"budget": 3}, "the smallest has"),
         ({"budget": 900, "density": 0.5}, "not both"),
     ):
@@ -97,5 +98,7 @@ def test_the_best_of_several_draws(tmp_path):
     assert single.draw is None
     with pytest.raises(mast.MastError, match="draws"):
         sk.best(score, draws=0)
+    with pytest.raises(mast.MastError, match="evaluate returns one number"):
+        sk.best(lambda model: None, draws=2)
     with pytest.raises(mast.MastError, match="seed 0 is NaN"):
         sk.best(lambda model: float("nan"), draws=2)

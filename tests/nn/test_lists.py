@@ -14,6 +14,7 @@ from mast.errors import ArgumentError  # noqa: E402
 
 LISTS = {
     "masks": mast.Sampled(mast.Bernoulli(0.4), 5, seed=2),
+    "three masks": mast.Sampled(mast.Bernoulli(0.8), 3, seed=2),
     "masks, corrected": mast.Sampled(mast.Bernoulli(0.4), 5, seed=2, corrected=True),
     "masks, balanced": mast.Sampled(mast.Bernoulli(0.4), 5, seed=2, balanced=True),
     "subsets": mast.Sampled(mast.RandK(0.3), 4),
@@ -200,6 +201,35 @@ def test_advice_knows_the_constants(sketch):
     assert {finding.where for finding in mast.nn.validate(sk.model)} <= known
     assert 0 < sk.density <= 1
     assert "keeps" in str(sk)
+
+
+@pytest.mark.parametrize("name", [name for name in LISTS if name not in ("blocks", "units, blocks")])
+def test_constants_are_those_of_the_members_in_this_network(name):
+    """Each layer has draws of its own, so its list is another one than that of a vector of its size."""
+    small = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    sk = mast.nn.sparsify(small.double(), LISTS[name])
+    units = name.startswith("units")
+    keys = [sk.member_key(i) for i in range(sk.members)]
+    draws = [{n: kept.diagonal() for n, kept in sk.draw(key).items()} if units else d
+             for key, d in zip(keys, diagonals(sk, keys), strict=True)]  # fmt: skip
+    means = [np.mean([d[n] for d in draws], axis=0) for n in draws[0]]
+    squares = [np.mean([d[n] ** 2 for d in draws], axis=0) for n in draws[0]]
+    c = sk.bound.constants()
+    assert c.unbiased == all(np.allclose(mean, 1) for mean in means)
+    assert c.L_D == pytest.approx(max(square.max() for square in squares))
+    assert c.mu_D == pytest.approx(min(square.min() for square in squares))
+    assert c.L_max == pytest.approx(max((d[n] ** 2).max() for d in draws for n in d))
+
+
+def test_fresh_weights_are_scaled_by_the_corrections_of_their_own_list():
+    model, sketch = mlp(), mast.nn.Neurons(mast.Sampled(mast.Bernoulli(0.5), 6, corrected=True))
+    before = model[2].weight.detach().clone()
+    mast.nn.scale_start(model, sketch)
+    sk = mast.nn.sparsify(model, sketch)
+    square = sum(sk.draw(sk.member_key(i))["0.weight"].diagonal() ** 2 / 6 for i in range(6))
+    torch.testing.assert_close(
+        model[2].weight.detach(), before / torch.from_numpy(np.where(square > 0, square, 1)).sqrt()
+    )
 
 
 @pytest.mark.parametrize(("make", "power"), [(torch.optim.Adam, 1), (torch.optim.SGD, 2)])

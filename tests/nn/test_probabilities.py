@@ -32,6 +32,19 @@ class TestKeepProbabilities:
             expected = allocate(scores.reshape(-1).numpy(), 0.3, 0.05).reshape(w.shape)
             np.testing.assert_allclose(keep[name].numpy(), expected, rtol=1e-5)
 
+    def test_layers_may_be_called_with_keywords(self):
+        class Keywords(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.dense = nn.Linear(3, 2)
+
+            def forward(self, x):
+                return self.dense(input=x)
+
+        model, x = Keywords(), torch.randn(5, 3)
+        ours = mast.nn.keep_probabilities(model, [x])["dense.weight"]
+        assert torch.equal(ours, mast.nn.keep_probabilities(model.dense, [x])["weight"])
+
     def test_it_is_the_root_of_the_curvature_for_squared_loss(self):
         """For one linear layer and |z|²/2, H_jj = |X_j|²: as in the convex problem."""
         rows = np.random.default_rng(0).standard_normal((30, 5))
@@ -94,11 +107,13 @@ class TestKeepProbabilities:
         for keep in (torch.zeros(8, 6), torch.full((2, 2), 0.5), torch.full((8, 6), 1.5)):
             with pytest.raises(ArgumentError, match="keep"):
                 mast.nn.sparsify(model, mast.Bernoulli(0.5), keep={"0.weight": keep})
-        with pytest.raises(ArgumentError, match="keep"):
+        with pytest.raises(ArgumentError, match=r"of its own \(one for each entry\)"):
             mast.nn.sparsify(model, mast.RandK(0.5), keep={"0.weight": torch.full((8, 6), 0.5)})
         for sketch in (mast.Bernoulli(0.5), mast.nn.Neurons(mast.Bernoulli(0.5))):
             with pytest.raises(ArgumentError, match="keep is a dict of names and probabilities"):
                 mast.nn.sparsify(model, sketch, keep=["0.weight"])
+        with pytest.raises(ArgumentError, match=r"keep\['0.weight'\] is a probability in .*, got 'x'"):
+            mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), keep={"0.weight": "x"})
         with pytest.raises(ArgumentError, match="units"):
             mast.nn.sparsify(
                 model, mast.nn.Neurons(mast.Bernoulli(0.5)), keep={"0.weight": torch.full((8, 6), 0.5)}
@@ -159,6 +174,23 @@ class TestTopShare:
             model(torch.tensor([[1.0, 10.0]])).sum().backward()
             optimizer.step()
         assert kept == [[0], [0], [1]]
+
+    def test_by_curvature_a_schedule_and_reports_know_the_gradients(self):
+        model = nn.Linear(4, 1, bias=False)
+        model.weight.data.copy_(torch.tensor([[4.0, 3.0, 2.0, 1.0]]))
+        sk = mast.nn.sparsify(model, mast.nn.TopShare(0.75, score="curvature", every=2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for _ in range(2):
+            model(torch.tensor([[1.0, 1.0, 1.0, 10.0]])).sum().backward()
+            optimizer.step()
+        seen = []
+        sk.report(lambda m: seen.append(m.weight.tolist()) or 0.0, [0.25], draws=1)
+        assert sk.submodel(density=0.25).weight.tolist() == seen[0] == [[0.0, 0.0, 0.0, 1.0]]
+        assert sk.kept()["weight"].positions.tolist() == [0, 1, 3]  # as the whole run has it
+        sk.sketch = sk.sketch.at(0.25)
+        assert sk.kept()["weight"].positions.tolist() == [3]
+        sk.sketch = mast.nn.TopShare(0.25)
+        assert sk.kept()["weight"].positions.tolist() == [0]
 
     def test_it_is_a_schedule_and_no_sketch(self):
         schedule = mast.nn.TopShare(0.5)

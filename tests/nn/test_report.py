@@ -169,6 +169,23 @@ def test_another_network_is_refused(models):
         sk.report(total, plain=other)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"evaluate": None}, "evaluate is a function"),
+        ({"evaluate": lambda model: "good"}, "evaluate returns one number for a model, got 'good'"),
+        ({"evaluate": lambda model: torch.ones(2)}, "evaluate returns one number"),
+        ({"densities": 0.5}, "densities must be a list, got 0.5"),
+        ({"densities": []}, "densities has no entries"),
+        ({"plain": "model"}, "plain is the same network, trained plainly, got str"),
+    ],
+)
+def test_what_is_not_understood_is_refused(models, options, message):
+    sk = mast.nn.sparsify(models.mlp()[0], mast.Bernoulli(0.5))
+    with pytest.raises(mast.MastError, match=message):
+        sk.report(**{"evaluate": total, "draws": 2, **options})
+
+
 # ---- what models cost --------------------------------------------------------------------
 
 

@@ -86,6 +86,15 @@ def test_nothing_where_every_part_of_a_mixture_has_scale_1():
     assert "multiplied" in mast.nn.scale_start(mlp(), half)
 
 
+def test_a_list_that_is_corrected_has_scales():
+    """Divided by their means over the list, masks without scales are those of Bernoulli."""
+    one, two = mlp(), mlp()
+    mast.nn.scale_start(one, mast.Sampled(mast.UnscaledBernoulli(0.25), 4, corrected=True))
+    mast.nn.scale_start(two, mast.Sampled(mast.Bernoulli(0.25), 4, corrected=True))
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_nothing_where_a_norm_follows():
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
     before = weights(model)
@@ -180,6 +189,15 @@ def test_validate_measures_the_outputs():
     fresh = mlp()
     mast.nn.sparsify(fresh, mast.Bernoulli(0.7))
     assert not [f for f in mast.nn.validate(fresh, batch=batch) if f.where == "outputs"]
+
+
+def test_outputs_that_are_too_small_are_nothing_for_scale_start():
+    torch.manual_seed(0)
+    model = mlp()
+    mast.nn.sparsify(model, mast.UnscaledBernoulli(0.05))
+    (finding,) = [f for f in mast.nn.validate(model, batch=torch.randn(64, 64)) if f.where == "outputs"]
+    assert "keep a larger share" in finding.fix
+    assert "scale_start" not in finding.fix
 
 
 def test_outputs_that_are_whole_numbers_do_not_hide_the_others():

@@ -37,6 +37,19 @@ def test_statistics_are_one_finding_with_all_layers():
     assert str(finding).count("averages over draws") == 1
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_batch_is_measured_without_warnings():
+    """Those of BatchNorm are left for the submodels that are asked for; one number has no deviation."""
+    model, batch = normed(trained=True), torch.randn(5, 4)
+    sk = mast.nn.sparsify(model, mast.Bernoulli(0.5))
+    mast.nn.validate(model, batch=batch)
+    with pytest.warns(UserWarning, match="BatchNorm"):
+        sk.submodel(0)
+    single = nn.Linear(4, 1)
+    mast.nn.sparsify(single, mast.Bernoulli(0.5))
+    assert not [f for f in mast.nn.validate(single, batch=batch[:1]) if f.where == "outputs"]
+
+
 def normed(trained):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))

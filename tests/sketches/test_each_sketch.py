@@ -239,6 +239,12 @@ class TestMixture:
     def test_a_component_of_weight_zero_does_not_count(self):
         assert mast.Mixture([mast.Identity(), mast.Gaussian(1.0)], [1, 0]).constants(2).L_max == 1
 
+    def test_at_another_density_it_has_scales_if_its_components_have_any(self):
+        plain = mast.Mixture([mast.UnscaledBernoulli(0.3), mast.Nested([0.5, 1.0], scaled=False)])
+        assert plain.at(0.5).constants(4) == mast.UnscaledBernoulli(0.5).constants(4)
+        scaled = mast.Mixture([mast.Bernoulli(0.3), mast.Nested([0.5, 1.0])])
+        assert scaled.at(0.5).constants(4) == mast.RandK(0.5).constants(4)
+
     @pytest.mark.parametrize(("sketches", "weights"), [([], None), ([1], None), ([mast.Identity()], [0.5])])
     def test_refuses(self, sketches, weights):
         with pytest.raises(ArgumentError):

@@ -314,6 +314,14 @@ def test_files_give_them_back(sketch):
         assert np.array_equal(drawn, sketch.draw(10, step=step).diagonal())
 
 
+def test_nested_orders_in_files_of_0_2_are_random():
+    arrays = {}
+    description = describe(mast.Nested([0.5, 1.0], order="random", seed=4), arrays)
+    del description["order"], description["scaled"]
+    old = rebuild(description, arrays)
+    assert old.places(10).tolist() == mast.Nested([0.5, 1.0], order="random", seed=4).places(10).tolist()
+
+
 @pytest.mark.parametrize(
     ("text", "sketch"),
     [

@@ -48,6 +48,8 @@ def test_uniform_bernoulli_leaves_the_condition_number_alone():
 def test_refusals():
     with pytest.raises(BiasedSketchError, match=r"E\[S\] = I"):
         theory.problem_bounds(L_f=1, L_D=0.7)
+    with pytest.raises(BiasedSketchError, match=r"mu_D = 0 is below 1.*E\[S\] = I"):
+        theory.problem_bounds(L_f=1, L_D=1, mu_D=0)  # of a sketch that never keeps some coordinates
     with pytest.raises(ArgumentError, match="L_max is missing"):
         theory.problem_bounds(L_f=1, L_D=2).gradient_second_moment(1.0)
     with pytest.raises(ArgumentError, match="distance_sq must not be negative"):

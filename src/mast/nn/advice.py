@@ -26,6 +26,7 @@ from mast.randomness import Key, Purpose
 from mast.sketches import Constants, Sketch
 from mast.sketches.draws import Draw, ModelDraw
 from mast.support.checks import check_int
+from mast.theory.guarantee import NO_STATEMENT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +41,7 @@ class NetworkAdvice:
     """What `advise` found. Print it, or take `step_size`, `table`, `smoothness` and `constants`."""
 
     sketch: Sketch | TopShare
-    constants: Constants | None  # of S over all trainable parameters; None if the sketch is biased
+    constants: Constants | None  # of S over all trainable parameters; None if it has none
     smoothness: float  # the largest curvature of f that was seen: at x and at sparsified points
     smoothness_error: float
     at_x: Curvature
@@ -70,7 +71,7 @@ class NetworkAdvice:
     @property
     def adam(self) -> str:
         """What is known of Adam and its kind."""
-        if self.constants is None:
+        if self.constants is None or self.constants.L_D <= 1:
             return "keep the learning rate of plain training."
         grow = math.sqrt(self.constants.L_D)
         return (
@@ -160,7 +161,9 @@ def advise(
     data = [Batch.of(batch) for batch in check_batches("advise", batches)]
     if not data:
         raise ArgumentError("advise needs at least one batch")
-    T = check_int("steps", steps)
+    T = check_int("steps", steps, 1)
+    draws = None if draws is None else check_int("draws", draws, 0)
+    iterations = None if iterations is None else check_int("iterations", iterations, 1)
     dense = copy.deepcopy(unwrapped(model))
     example = data[0].plain() if isinstance(sketch, Structured) else None
     sk = sparsify(copy.deepcopy(dense), sketch, shift=shift, keep=keep, where=where, example=example)
@@ -200,7 +203,7 @@ def advise(
         at_x=at_x,
         at_draws=tuple(at_draws),
         of_draws=tuple(of_draws),
-        rows=tuple(_rows(top.value, constants, sketched, T)),
+        rows=tuple(_rows(top.value, constants, sketched, T, getattr(sk.sketch, "independent", True))),
     )
 
 
@@ -224,7 +227,9 @@ def _sketch(kept: ModelDraw[Draw], hessian: MeanHessian) -> Callable[[Tensor], T
     return apply
 
 
-def _rows(L_f: float, c: Constants | None, of_draws: list[Curvature], T: int) -> list[Allowed]:
+def _rows(
+    L_f: float, c: Constants | None, of_draws: list[Curvature], T: int, independent: bool
+) -> list[Allowed]:
     rows: list[Allowed] = [("plain gd", 1 / L_f, "1/L_f, without a sketch")]
     if of_draws:
         worst = max(d.value for d in of_draws)
@@ -232,9 +237,12 @@ def _rows(L_f: float, c: Constants | None, of_draws: list[Curvature], T: int) ->
         rows.append(("dsgd, measured", 1 / worst if worst > 0 else None, basis))
     if c is None:
         return [*rows, ("dsgd", None, "the sketch is biased: no statement applies")]
-    given: dict[str, Any] = {"L_f": L_f, "L_D": c.L_D, "mu_D": c.mu_D, "L_max": c.L_max}
     rows.append(("gd on f_D", 1 / (L_f * c.L_D), "1/(L_f L_D), all draws averaged"))
-    tiny = 1e-12 * L_f / c.mu_D  # any strong convexity: the limit on the step size does not depend on it
+    if not independent:
+        return [*rows, ("dsgd", None, NO_STATEMENT["dependent_draws"])]
+    mu_D = c.mu_D or c.L_D  # what is never kept stays as it is, and the statement is about the rest
+    given: dict[str, Any] = {"L_f": L_f, "L_D": c.L_D, "mu_D": mu_D, "L_max": c.L_max}
+    tiny = 1e-12 * L_f / mu_D  # any strong convexity: the limit on the step size does not depend on it
     run = f"T = {T}"
     statements: list[tuple[str, Callable[[], Any]]] = [
         ("dsgd", lambda: theory.dsgd("strongly_convex", mu_f=tiny, **given)),

@@ -11,7 +11,7 @@ from torch import nn
 from mast.errors import ArgumentError
 from mast.nn.batches import check_batches
 from mast.nn.costs import flops, latencies, measure
-from mast.nn.submodels import put_draw, recalibrate, small_model, warn_of_batch_norm, weight_draw
+from mast.nn.submodels import put_draw, recalibrate, score_of, small_model, warn_of_batch_norm, weight_draw
 from mast.nn.tensors.bound import BoundSketch
 from mast.nn.tensors.weights import Calibration
 from mast.nn.units import BoundUnits, Structured
@@ -21,7 +21,7 @@ from mast.randomness import Key, Purpose
 from mast.sketches import Identity
 from mast.sketches.base import percent
 from mast.support.cards import table
-from mast.support.checks import check_int
+from mast.support.checks import check_int, check_list
 from mast.support.progress import Progress
 
 if TYPE_CHECKING:
@@ -141,6 +141,9 @@ def report(
 ) -> DensityReport:
     """Score the submodels of each density, and say what they cost."""
     check_int("draws", draws, 1)
+    densities = check_list("densities", densities)
+    if not densities:
+        raise ArgumentError("densities has no entries: give the shares to keep, such as [0.5, 0.25]")
     sk.watched.check()
     if calibrate is None:
         warn_of_batch_norm(sk)
@@ -168,7 +171,7 @@ def report(
                     rows[-1] |= _cost(sk, sketches[i] if model is scratch else None, key, model)
                 if batches is not None:
                     recalibrate(model, batches)
-                rows[-1][name] = float(evaluate(model))
+                rows[-1][name] = score_of(evaluate, model)
                 progress.advance(done * len(sources) + number + 1)
     scores = pd.DataFrame(rows)
     result = DensityReport(_summary(scores))
@@ -249,6 +252,8 @@ def _typical(scores: pd.DataFrame) -> list[tuple[int, int]]:
 
 def _same_network(sk: Sparsifier, plain: nn.Module) -> nn.Module:
     """A copy with the weights of the plainly trained network, if it is the same one."""
+    if not isinstance(plain, nn.Module):
+        raise ArgumentError(f"plain is the same network, trained plainly, got {type(plain).__name__}")
     copied = sk.watched.plain_copy()
     try:
         copied.load_state_dict(plain.state_dict())

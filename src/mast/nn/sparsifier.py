@@ -130,7 +130,7 @@ class Sparsifier:
 
     @property
     def constants(self) -> Constants | None:
-        """Those of S over all trainable parameters, the identity on what is not sketched; None if biased."""
+        """Of S over all trainable parameters, the identity on what is not sketched; None if it has none."""
         sketched = {w.name for w in self.weights}
         rest = any(p.requires_grad and name not in sketched for name, p in self.model.named_parameters())
         try:
@@ -271,7 +271,8 @@ class Sparsifier:
     def bind(self, sketch: Sketch | TopShare) -> BoundSketch:
         """Another sketch of the same kind, over the weights of this model."""
         if isinstance(sketch, TopShare):
-            return PrunedWeights(self.weights, sketch, lambda: self.shift)
+            before = self.bound if hasattr(self, "values") else None  # the first one has none
+            return PrunedWeights(self.weights, sketch, lambda: self.shift, before)
         return bind(sketch, self.weights) if self.unit_map is None else self.unit_map.bind(sketch)
 
     # ---- what comes out of it ------------------------------------------------------------

@@ -95,7 +95,7 @@ def _unscaled(sketch: Sketch) -> bool:
         return all(_unscaled(part) for _, part in sketch.components)
     inner = getattr(sketch, "sketch", None)
     if isinstance(inner, Sketch):
-        return _unscaled(inner)
+        return _unscaled(inner) and not (isinstance(sketch, Sampled) and sketch.corrected)
     return isinstance(sketch, UnscaledBernoulli) or (isinstance(sketch, Nested) and not sketch.scaled)
 
 
@@ -248,8 +248,8 @@ def _input_squares(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """The sum of squares of every input of linear and convolutional modules, by their names."""
     squares: dict[str, Tensor] = {}
 
-    def see(name: str, module: Any, inputs: tuple[Any, ...]) -> None:
-        x = inputs[0].detach().double()
+    def see(name: str, module: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        x = (*inputs, *options.values())[0].detach().double()
         if not isinstance(module, nn.Linear):
             x = (x if x.dim() == module.weight.dim() else x[None]).movedim(1, -1)
         squares[name] = squares.get(name, 0) + x.flatten(0, -2).square().sum(0)
@@ -257,7 +257,7 @@ def _input_squares(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     with ExitStack() as stack:
         for name, module in model.named_modules():
             if isinstance(module, nn.Linear | Conv):
-                stack.enter_context(module.register_forward_pre_hook(partial(see, name)))
+                stack.enter_context(module.register_forward_pre_hook(partial(see, name), with_kwargs=True))
         yield squares
 
 

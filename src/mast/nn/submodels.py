@@ -119,7 +119,10 @@ def _parsed(budget: str | float) -> tuple[float, bool, bool]:
                 f"budget: {budget!r} is not understood; examples are '25% flops', '40% params', 10000"
             )
         amount, percent, unit = match.groups()
-    most = float(amount) / (100 if percent else 1)
+    try:
+        most = float(amount) / (100 if percent else 1)
+    except ValueError:
+        raise ArgumentError(f"budget: {budget!r} is not understood; give a number or a text") from None
     if not most > 0 or (percent and most > 1):
         raise ArgumentError(f"budget: {budget!r} is not more than nothing and at most the whole model")
     return most, bool(percent), unit.lower().startswith("f")
@@ -243,7 +246,7 @@ def best_submodel(
         for seed in range(draws):
             picked = pick(sk, seed, None, density, budget)
             model = make_submodel(sk, picked, batches)
-            scores.append(float(evaluate(model)))
+            scores.append(score_of(evaluate, model))
             if math.isnan(scores[-1]):
                 raise ArgumentError(f"the score of seed {seed} is NaN, which is neither better nor worse")
             if scores.index(max(scores)) == seed:
@@ -251,6 +254,17 @@ def best_submodel(
             progress.advance(seed + 1)
     units = None if sk.unit_map is None else chosen
     return BestDraw(found, chosen.key, max(scores), tuple(scores), units)
+
+
+def score_of(evaluate: Callable[[nn.Module], float], model: nn.Module) -> float:
+    """The number that the user's function gives a model."""
+    if not callable(evaluate):
+        raise ArgumentError(f"evaluate is a function of a model that returns a number, got {evaluate!r}")
+    score = evaluate(model)
+    try:
+        return float(score)
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(f"evaluate returns one number for a model, got {score!r}") from None
 
 
 def warn_of_batch_norm(sk: Sparsifier) -> None:

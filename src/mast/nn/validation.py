@@ -246,15 +246,15 @@ def _outputs(sk: Sparsifier, batch: Any) -> Iterator[Finding]:
     if sk.model in scaled_starts:
         return
     plain = _output_deviation(sk.watched.plain_copy().eval(), batch)
-    draws = [_output_deviation(sk.submodel(seed), batch) for seed in range(_DRAWS)]
+    draws = [_output_deviation(sk.submodel(seed, calibrate=False), batch) for seed in range(_DRAWS)]
     ratio = math.sqrt(sum(s**2 for s in draws) / len(draws)) / plain if plain > 0 else 1.0
     if not 1 / FACTOR <= ratio <= FACTOR:
-        fresh = sk.shift is None
+        too_large = sk.shift is None and ratio > 1  # a start that scale_start makes smaller
         yield Finding(
             "outputs",
             f"those of sparsified models vary {ratio:.3g} times as much as those of the model itself",
             "before training, call mast.nn.scale_start(model, sketch) once"
-            if fresh
+            if too_large
             else "keep a larger share, or train with a smaller learning rate at first",
         )
 
@@ -264,7 +264,7 @@ def _output_deviation(model: nn.Module, batch: Any) -> float:
     with torch.no_grad():
         outputs = tree_leaves(Batch.of(batch).call(model))
     numbers = [t for t in outputs if isinstance(t, torch.Tensor) and t.is_floating_point()]
-    return float(torch.cat([t.double().flatten() for t in numbers]).std())
+    return float(torch.cat([t.double().flatten() for t in numbers]).std(correction=0))  # 0 for one number
 
 
 def _clipping(sk: Sparsifier | None) -> Iterator[Finding]:

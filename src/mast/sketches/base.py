@@ -136,6 +136,8 @@ class Sketch(ABC):
     def at(self, density: float) -> Sketch:
         """A sketch of the same kind that keeps another share; Rand-K where the kind has no such member.
 
+        For a mixture of sketches without scales it is the original dropout, which has none either.
+
         >>> import mast
         >>> mast.Bernoulli(0.7).at(0.5), mast.PermK(4).at(0.1)
         (<Bernoulli(0.5): keeps 50 %>, <PermK(10, seed=0): keeps 10 %, one of 10 blocks>)

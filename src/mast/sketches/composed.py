@@ -18,6 +18,7 @@ from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, extreme_eigenvalues, probabilities
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
+from mast.sketches.independent import UnscaledBernoulli
 from mast.sketches.laws import Constants, Law, members_of, over_members
 from mast.sketches.perm_k import PermK, checked_blocks, labels_of
 from mast.support.checks import Array, Indices, check_list, frozen
@@ -128,6 +129,11 @@ class Mixture(Composed):
         most, least = extreme_eigenvalues(self.expected_square(d))
         inner = Constants.of_parts([sketch.constants(d) for _, sketch in self.components])
         return Constants(most, least, inner.L_max, inner.estimated, self.unbiased)
+
+    def _at(self, density: float) -> Sketch:
+        """Without scales where no component has them: what a network was trained with stays as it is."""
+        scaled = any(sketch.unbiased for _, sketch in self.components)
+        return super()._at(density) if scaled else UnscaledBernoulli(density)
 
     def mean(self, d: int) -> Array:
         """The mean of the components' means."""

@@ -121,6 +121,8 @@ def rebuild(description: Any, arrays: StoredArrays, depth: int = 0) -> Sketch:
         )
     values = {name: value for name, value in description.items() if name != "kind"}
     arguments = {name: _loaded(value, arrays, depth) for name, value in values.items()}
+    if kind is Nested and "order" not in arguments:  # of 0.2, where there was none but this
+        arguments["order"] = "random"
     try:
         sketch: Sketch = kind(**arguments)
     except TypeError as error:

@@ -160,6 +160,7 @@ class Sampled(Sketch):
         self._times = self._equal_times() if self.balanced and not isinstance(sketch, RandK) else np.ones(1)
         whole_partitions = sketch.unbiased and sketch.stride > 1 and self.n % sketch.stride == 0
         self.unbiased = self.balanced or self.corrected or whole_partitions
+        self._layer: int | None = None  # in a network, the layer that the draws are over
         self._made: tuple[int, list[DiagonalDraw]] = (0, [])
         self._means: dict[tuple[int, int | None], Array] = {}
         self._masks: dict[tuple[int, int | None], NDArray[np.uint8]] = {}  # of a balanced list, packed
@@ -173,8 +174,14 @@ class Sampled(Sketch):
     def draws(self, d: int) -> list[DiagonalDraw]:
         """The n draws."""
         if self._made[0] != d:
-            self._made = (d, [self.member(d, i) for i in range(self.n)])
+            self._made = (d, [self.member(d, i, self._layer) for i in range(self.n)])
         return self._made[1]
+
+    def of_layer(self, layer: int) -> Sampled:
+        """The list over one layer of a network, whose name has this number: each layer has its own draws."""
+        again = Sampled(self.sketch, self.n, self.seed, balanced=self.balanced, corrected=self.corrected)
+        again._layer = layer
+        return again
 
     def member(self, d: int, i: int, layer: int | None = None) -> DiagonalDraw:
         """Draw i of the list; in a network, over the layer whose name has this number."""
@@ -257,7 +264,7 @@ class Sampled(Sketch):
         """One of the n draws."""
         i = self.member_of(key)
         few = self.n * self.check(d) <= _REMEMBERED
-        return self.draws(d)[i] if few else self.member(d, i)
+        return self.draws(d)[i] if few else self.member(d, i, self._layer)
 
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
         """The n draws, all equally likely."""

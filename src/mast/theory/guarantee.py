@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
-from mast.support.checks import check_choice, check_int, check_number, check_positive
+from mast.support.checks import check_choice, check_int, check_nonnegative, check_number, check_positive
 from mast.theory.plans import Array, fewest_iterations
 
 ROUNDING = 1e-12
@@ -268,7 +268,7 @@ NO_STATEMENT = {
 
 def unbiased(name: str, value: Any) -> float:
     """L_D, mu_D or L_max of an unbiased sketch: at least 1."""
-    result = check_positive(name, value) if name != "L_max" else bounded_sketch(name, value)
+    result = check_nonnegative(name, value) if name != "L_max" else bounded_sketch(name, value)
     if result < 1 - 1e-9:
         raise BiasedSketchError(f"{name} = {result:g} is below 1: {NO_STATEMENT['biased_sketch']}")
     return result

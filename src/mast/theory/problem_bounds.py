@@ -112,7 +112,8 @@ def problem_bounds(
     """The bounds of Lemmas 1 to 4 and 12 and Theorems 1 and 7 for these constants.
 
     mu_f = 0 (the default) is for f that is convex and no more, or not convex: lower ends that rest on
-    convexity then fall back to f itself.
+    convexity then fall back to f itself. mu_D = 1 (the default) is the least that an unbiased sketch has; a
+    sketch that is not scaled is known, and refused, by its own mu_D.
 
     >>> bounds = problem_bounds(L_f=2., mu_f=.5, L_D=4., mu_D=2.)
     >>> bounds.smoothness, bounds.strong_convexity, bounds.condition_number

@@ -318,6 +318,11 @@ def test_what_cannot_be_asked(models, tmp_path):
     _, sk = trained(models, "mlp", mast.PermK(4), "init")
     with pytest.raises(mast.MastError, match="not by both"):
         sk.save_delta(tmp_path / "a", seed=1, key=Key(1))
+    with pytest.raises(mast.MastError, match=r"key is a mast\.Key, got 3"):
+        sk.save_delta(tmp_path / "a", key=3)
+    for base in (3, "base", {"0.weight": 3}):
+        with pytest.raises(mast.MastError, match="base is a model, or a mapping from names to tensors"):
+            sk.save_delta(tmp_path / "a", base=base)
     with sk.sample(0), pytest.raises(mast.MastError, match="inside"):
         sk.save_delta(tmp_path / "a")
     with pytest.raises(mast.errors.DataError, match="cannot be written"):

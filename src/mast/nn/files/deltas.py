@@ -93,6 +93,8 @@ def save_delta(
     if member is not None:
         key = sk.member_key(member)
     key = Key(0 if seed is None else seed) if key is None else key
+    if not isinstance(key, Key):
+        raise ArgumentError(f"key is a mast.Key, got {key!r}; a number is a seed")
     sk.watched.check("save_delta() cannot be called")
     factor = _factor(scale, rescale)
     if dtype is not None and dtype not in DTYPES.values():
@@ -249,7 +251,9 @@ def _others(
 ) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
     """What is not sketched and has to be written; digests of the base; second names of tensors."""
     sketched = {w.name for w in sk.weights}
-    reference = base.state_dict() if isinstance(base, nn.Module) else dict(base or {})
+    reference = base.state_dict() if isinstance(base, nn.Module) else {} if base is None else base
+    if not isinstance(reference, Mapping) or not all(isinstance(t, Tensor) for t in reference.values()):
+        raise ArgumentError(f"base is a model, or a mapping from names to tensors, got {base!r}")
     whole, digests, aliases = {}, {}, {}
     first: dict[int, str] = {id(w.parameter): w.name for w in sk.weights}
     for name, t in sk.model.state_dict(keep_vars=True).items():

@@ -116,7 +116,7 @@ class BoundWeights(BoundSketch):
         if self.joint:
             return self._of_vector(number, key, like)
         if self.members is not None:
-            return self._of_list(self.members, number, key, like)
+            return self._of_list(self.members, number, self.sketch.member_of(key), like)
         w, entry, key = self.weights[number], self.entries[number], self.key_of(number, key)
         if entry is None:
             return entries_of(w, self.sketches[number].sample(w.count, key), like)
@@ -172,7 +172,10 @@ class BoundWeights(BoundSketch):
 
     def constants(self) -> Constants:
         """Of S over all sketched weights. Where a list drops a weight always, that is not trained."""
-        if not self.joint and self.members is None:
+        if self.members is not None:
+            numbers = range(len(self.weights))
+            return Constants.of_parts([self._constants_of_list(self.members, number) for number in numbers])
+        if not self.joint:
             pairs = zip(self.sketches, self.weights, strict=True)
             return Constants.of_parts([sketch.constants(w.count) for sketch, w in pairs])
         c: Constants = self.sketch.constants(self.dim)
@@ -207,17 +210,30 @@ class BoundWeights(BoundSketch):
 
     # ---- lists -------------------------------------------------------------------------------
 
-    def _of_list(self, members: BoundWeights, number: int, key: Key, like: Tensor) -> Draw:
+    def _of_list(self, members: BoundWeights, number: int, member: int, like: Tensor) -> Draw:
         """What the member keeps; corrected, each entry is divided by its mean over the list."""
         w = self.weights[number]
         if self.sketch.balanced:
-            return entries_of(w, self.sketch.member(w.count, self.sketch.member_of(key), w.index), like)
-        kept = members.kept(number, self._member_key(key), like)
+            return entries_of(w, self.sketch.member(w.count, member, w.index), like)
+        kept = members.kept(number, self.sketch.member_seed(member), like)
         if not self.sketch.corrected:
             return kept
         places = kept.positions
         scales = np.asarray(kept.each_scale(), dtype=np.float64) / self._mean(members, number)[places]
         return DiagonalDraw(kept.shape, places, scales.astype(precision_of(like)))
+
+    def _constants_of_list(self, members: BoundWeights, number: int) -> Constants:
+        """Of the list over one weight, whose draws are its own."""
+        n, count, like = self.sketch.n, self.weights[number].count, torch.empty(0, dtype=torch.float64)
+        mean, square, largest = np.zeros(count), np.zeros(count), 0.0
+        for i in range(n):
+            kept = self._of_list(members, number, i, like)
+            scales = np.asarray(kept.each_scale(), dtype=np.float64)
+            mean[kept.positions] += scales / n
+            square[kept.positions] += scales**2 / n
+            largest = max(largest, float(np.max(scales**2, initial=0.0)))
+        unbiased = bool(np.abs(mean - 1).max() <= 1e-9)
+        return Constants(float(square.max()), float(square.min()), largest, unbiased=unbiased)
 
     def _member_key(self, key: Key) -> Key:
         if self._last is None or self._last[0] != key:
@@ -257,8 +273,9 @@ def _with_keep(sketch: Sketch, w: Weight) -> Sketch:
     if w.keep is None:
         return sketch
     if not isinstance(sketch, Bernoulli) or entry_of(sketch) is None:
+        share = "one for each entry" if isinstance(w.keep, np.ndarray) else f"{w.keep:.6g}"
         raise ArgumentError(
-            f"keep gives {w.name!r} a keep probability of its own ({w.keep!s:.9}), which "
+            f"keep gives {w.name!r} a keep probability of its own ({share}), which "
             f"only Bernoulli sketches can have, not {sketch!r}; keep = 1 leaves a parameter out"
         )
     return type(sketch)(w.keep)

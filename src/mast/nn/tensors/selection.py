@@ -43,7 +43,7 @@ Selection = tuple[list[Weight], dict[str, str]]
 
 def choose(model: nn.Module, where: Where | None, keep: Mapping[str, Keep]) -> Selection:
     """The weights to sketch: those that `where` names, else the trainable weights of layers."""
-    shares = {pattern: _probabilities(pattern, share) for pattern, share in check_mapping(keep).items()}
+    shares = {pattern: probabilities(pattern, share) for pattern, share in check_mapping(keep).items()}
     names = [name for name, _ in model.named_parameters()]
     check_keep(shares, names)
     wanted = predicate(model, where)
@@ -162,13 +162,17 @@ def _why_not(p: nn.Parameter, where: Where | None) -> str:
     return "frozen" if not p.requires_grad else "not the weight of a layer; where= can name it"
 
 
-def _probabilities(pattern: str, share: Any) -> float | Array:
+def probabilities(pattern: str, share: Any) -> float | Array:
     """One probability, or one for each entry of a weight, flattened."""
     if isinstance(share, Tensor):
         share = share.detach().cpu().numpy()
-    if np.ndim(share) == 0:
-        return float(share)
-    return vector(f"keep[{pattern!r}]", np.asarray(share, dtype=np.float64).reshape(-1))
+    try:
+        if np.ndim(share) == 0:
+            return float(share)
+        each = np.asarray(share, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"keep[{pattern!r}] is a probability in (0, 1], got {share!r}") from None
+    return vector(f"keep[{pattern!r}]", each)
 
 
 def _is_one(share: float | Array | None) -> bool:
@@ -177,7 +181,7 @@ def _is_one(share: float | Array | None) -> bool:
 
 def check_mapping(keep: Any) -> Mapping[str, Any]:
     """Refuse names without their probabilities."""
-    if not isinstance(keep, Mapping):
+    if not isinstance(keep, Mapping) or not all(isinstance(name, str) for name in keep):
         raise ArgumentError(f"keep is a dict of names and probabilities, such as {{name: 1}}; got {keep!r}")
     return keep
 

@@ -76,7 +76,8 @@ class TopShare:
 class PrunedWeights(BoundSketch):
     """The schedule over the weights of a model: remembers the choice of each, and when it was made.
 
-    `shift` gives v by name, or None where there is none.
+    `shift` gives v by name, or None where there is none. `before` is the same schedule with another share:
+    the gradients that it has seen count here too.
     """
 
     sketch: TopShare
@@ -86,11 +87,15 @@ class PrunedWeights(BoundSketch):
         weights: Sequence[Weight],
         sketch: TopShare,
         shift: Callable[[], Mapping[str, Tensor] | None],
+        before: BoundSketch | None = None,
     ) -> None:
         self.weights, self.sketch, self._shift = weights, sketch, shift
         # By weight: the chosen "entries/" and the "period/" they are of, the sum of "squares/" of gradients
-        # since, and how many ("times/") there were.
+        # since, and how many ("times/") there were: 0 if the squares are the mean that the last choice used.
         self._memory: dict[str, Tensor] = {}
+        if isinstance(before, PrunedWeights) and sketch.score == "curvature":
+            seen = before._memory.items()
+            self._memory |= {name: t for name, t in seen if name.startswith(("squares/", "times/"))}
 
     def kept(self, number: int, key: Key, like: Tensor) -> DiagonalDraw:
         """The choice of the period that the step is in; the last one for earlier steps, as of submodels."""
@@ -120,15 +125,17 @@ class PrunedWeights(BoundSketch):
         shift = self._shift()
         score = (x if shift is None else x - shift[name].to(x)).abs().flatten()
         if f"squares/{name}" in self._memory:
-            mean = self._memory.pop(f"squares/{name}") / self._memory.pop(f"times/{name}")
+            mean = self._memory[f"squares/{name}"] / self._memory[f"times/{name}"].clamp(min=1)
+            self._memory |= {f"squares/{name}": mean, f"times/{name}": torch.tensor(0)}
             score = score * mean.sqrt().to(score)
         best = torch.topk(score, self.sketch.count(score.numel())).indices
         return best.cpu().long().sort().values
 
     def _observe(self, name: str, g: Tensor) -> None:
-        square, zero = g.detach().square().flatten(), torch.tensor(0)
-        self._memory[f"squares/{name}"] = self._memory.get(f"squares/{name}", zero).to(square) + square
-        self._memory[f"times/{name}"] = self._memory.get(f"times/{name}", zero) + 1
+        square, times = g.detach().square().flatten(), self._memory.get(f"times/{name}", torch.tensor(0))
+        if times > 0:
+            square = square + self._memory[f"squares/{name}"].to(square)
+        self._memory |= {f"squares/{name}": square, f"times/{name}": times + 1}
 
     def state(self) -> dict[str, Tensor]:
         """The present choices, and the squares of gradients since."""

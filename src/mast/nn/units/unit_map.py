@@ -18,7 +18,7 @@ from mast.nn.units.cuts import Cut, copy_with
 from mast.nn.units.groups import Segment, UnitDraw, UnitGroup, segments_of
 from mast.nn.units.sketches import Neurons, Structured
 from mast.randomness import Key
-from mast.sketches import Bernoulli, Constants, Sketch
+from mast.sketches import Bernoulli, Constants, Sampled, Sketch
 from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, GridDraw
 from mast.sketches.independent import entry_of
 from mast.sketches.lists import sample_layer
@@ -270,9 +270,11 @@ class BoundUnits(BoundSketch):
         self.sketch = sketch  # over units
         self.groups = list(groups)
         self.scaled = list(scaled)
-        self.sketches = [_of_group(sketch, group) for group in groups]
         first = {group.units: group.name for group in reversed(groups)}  # of each size
         self._indices = [name_index(first[s.units] if uniform else s.name) for s in groups]
+        own = [_of_group(sketch, group) for group in groups]
+        lists = zip(own, self._indices, strict=True)
+        self.sketches = [s.of_layer(index) if isinstance(s, Sampled) else s for s, index in lists]
         self._last: UnitDraw | None = None
 
     def draw(self, key: Key) -> UnitDraw:

@@ -15,7 +15,14 @@ import torch
 from torch import nn
 
 from mast.errors import ArgumentError
-from mast.nn.tensors.selection import check_keep, check_mapping, predicate, refuse_equal_codes, some
+from mast.nn.tensors.selection import (
+    check_keep,
+    check_mapping,
+    predicate,
+    probabilities,
+    refuse_equal_codes,
+    some,
+)
 from mast.nn.tensors.torch_private import Conv, NormBase
 from mast.nn.tensors.weights import Keep, Where
 from mast.nn.units.configurations import exclude_unloadable
@@ -110,9 +117,10 @@ def with_values(model: nn.Module) -> nn.Module:
 
 
 def _shares(keep: Mapping[str, Keep]) -> dict[str, float]:
-    if any(np.ndim(share) for share in keep.values()):
+    shares = {pattern: probabilities(pattern, share) for pattern, share in keep.items()}
+    if any(np.ndim(share) for share in shares.values()):
         raise ArgumentError("keep with one probability per entry is for single weights, not for units")
-    return {pattern: float(share) for pattern, share in keep.items()}
+    return {pattern: float(share) for pattern, share in shares.items()}
 
 
 def _set_units(
