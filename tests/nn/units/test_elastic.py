@@ -178,6 +178,48 @@ def test_recurrent_layers_have_no_residual_stream(kind):
     assert sk.submodel(member=0).recurrent.hidden_size == 2
 
 
+class Attending(nn.Module):
+    """nn.MultiheadAttention with the masks that it takes."""
+
+    def __init__(self, batch_first):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 4, batch_first=batch_first)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x, **options):
+        return self.head(x + self.attention(x, x, x, **options)[0])
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_heads_are_cut_whatever_masks_the_batches_have(need_weights, batch_first):
+    torch.manual_seed(0)
+    x = torch.randn(3, 3, 5, 8, dtype=torch.float64)
+    x = x if batch_first else x.transpose(1, 2)
+    padding = torch.arange(5) >= torch.tensor([[5], [4], [3]])
+    causal = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
+    each = torch.randn(12, 5, 5, dtype=torch.float64)
+    for masks in (
+        {"key_padding_mask": padding},
+        {"attn_mask": causal},
+        {"attn_mask": each},
+        {"attn_mask": causal, "key_padding_mask": padding},
+        {"attn_mask": causal, "is_causal": True},
+    ):
+        model = Attending(batch_first).double()
+        options = masks | {"need_weights": need_weights}
+        # A mask for each head is no function of the rows alone: sorting heads would change what it masks.
+        sort = masks.get("attn_mask") is not each
+        sk = mast.nn.elastic(model, SIZES, [{"x": x[0], **options}, {"x": x[1], **options}], sort=sort)
+        assert [group.units for group in sk.unit_map.groups] == [4]
+        for i, heads in enumerate((1, 2, 4)):
+            small = sk.submodel(member=i)
+            assert getattr(small.attention, "num_heads", None) == heads
+            with sk.member(i):
+                whole = model(x[2], **options)
+            torch.testing.assert_close(small(x[2], **options), whole, rtol=0, atol=1e-12)
+
+
 def test_sizes_of_gated_units():
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(6, 16), nn.GLU(), nn.Linear(8, 3)).eval(), torch.randn(9, 6)

@@ -30,7 +30,7 @@ def matmul(trace: DependencyTrace, func: Any, args: Arguments, options: Options,
         parts = [left.moved(lambda array: array.squeeze(-1)).with_sizes(*a.shape[:-1])]
     else:
         parts = [left.with_sizes(*a.shape[:-1], 1), right.with_sizes(*b.shape[:-2], 1, b.shape[-1])]
-    parts += [trace.operand(t) for t in tensors(added)]
+    parts += [trace.operand(t) for t in tensors(added) if not trace.is_mask_of_heads(t)]
     trace.set_labels(out, trace.combine(parts, out.shape))
 
 
@@ -183,7 +183,7 @@ def attention(trace: DependencyTrace, func: Any, args: Arguments, options: Optio
             arrays = [array.repeat_interleave(heads // t.shape[1], 1) for array in arrays]
         parts.append(Labels(arrays).with_sizes(t.shape[0], heads, 1, 1))
     for mask in tensors(args[3:], options):
-        if mask.dim() > 1:
+        if mask.dim() > 1 and not trace.is_mask_of_heads(mask):
             last = [mask.dim() - 2, mask.dim() - 1]
             labels = trace.coupled_along(mask, last, "compares them")
             rows = labels.moved(lambda array: array[..., :1, :1])

@@ -91,6 +91,11 @@ class DependencyTrace(Recording):
                 if core.dim() and core.numel() == max(core.shape):
                     self.note_length(core.reshape(-1))
 
+    def is_mask_of_heads(self, tensor: Tensor) -> bool:
+        """Whether it is a mask of `nn.MultiheadAttention`: a submodel takes those of its own heads."""
+        attends = bool(self.open) and isinstance(self.open[-1], nn.MultiheadAttention)
+        return attends and not self.labels_of(tensor).arrays
+
     def location(self) -> str:
         """The operation, and the module whose code calls it."""
         name = self.names.get(id(self.open[-1]), "") if self.open else ""
