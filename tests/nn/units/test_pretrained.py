@@ -187,3 +187,37 @@ def test_sizes_that_the_configuration_cannot_say_stay_whole():
     unit_map = mast.nn.sparsify(model, sketch, example=batch).unit_map
     assert all("q_proj" in group.name for group in unit_map.groups)
     assert sum("cannot say their number" in reason for reason in unit_map.excluded.values()) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "sketch", "cut"),
+    [
+        (llama, mast.RandK(0.75), ["mlp"]),
+        (llama, mast.Bernoulli(0.6), ["mlp"]),
+        (llama, mast.RandK(0.5), ["mlp", "self_attn"]),
+        (dinov2, mast.RandK(0.5), ["attention", "mlp"]),
+        (dinov2, mast.RandK(0.75), ["attention", "mlp"]),
+        (dinov2, mast.RandK(0.3), ["attention"]),
+    ],
+)
+def test_the_sizes_of_a_random_sketch_are_tried(make, sketch, cut, tmp_path):
+    """Six heads do not divide the width of Llama, and a ratio of 4 has no thirds."""
+    torch.manual_seed(0)
+    model, batch = make()
+    model.eval()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(sketch, loadable=True), example=batch)
+    assert sorted({group.name.split(".")[-3] for group in sk.unit_map.groups}) == cut
+    for seed in range(3):
+        small = sk.submodel(seed)
+        small.save_pretrained(tmp_path / str(seed))
+        again = type(model).from_pretrained(tmp_path / str(seed)).eval()
+        with torch.no_grad():
+            assert torch.equal(again(**batch).logits, small(**batch).logits)
+
+
+def test_a_model_whose_configuration_can_say_nothing():
+    """The MLPs of ConvNeXt have four times the width, whatever its configuration says."""
+    config = transformers.ConvNextConfig(hidden_sizes=[8, 8], depths=[1, 1], num_stages=2)
+    model = transformers.ConvNextForImageClassification(config)
+    with pytest.raises(mast.MastError, match="its configuration cannot say how many are left"):
+        mast.nn.elastic(model, [0.5, 1.0], [{"pixel_values": torch.ones(2, 3, 16, 16)}], loadable=True)

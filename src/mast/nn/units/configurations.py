@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from mast.errors import ArgumentError
 from mast.nn.units.groups import UnitDraw, UnitGroup
-from mast.sketches import DiagonalDraw, Sketch
+from mast.randomness import Key
+from mast.sketches import Sketch
 from mast.sketches.lists import member_key
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _WORDS = ("head", "intermediate", "inner", "ffn", "d_ff", "hidden_dim", "mlp")
 _OTHERS = ("head_dim", "dropout", "d_kv", "rope", "tie_", "head_bias")
 _TRIALS = 32  # members of a list whose sizes a configuration is asked for
+_DRAWS = 8  # the same of a sketch without members; those of most have the same sizes
 
 
 def configurable(model: nn.Module) -> bool:
@@ -163,9 +164,8 @@ def _refuse(reason: str, *args: Any, **options: Any) -> None:
 def exclude_unloadable(unit_map: UnitMap, model: nn.Module, sketch: Sketch) -> None:
     """Keep whole the groups that the configuration of a model of transformers cannot express.
 
-    Groups of one kind, in all layers, are tried together, with what the members of a list keep, or with half
-    and a third of their units. Kinds that fail alone are tried with others of as many units: one number of
-    the configuration may be that of both.
+    Groups of one kind, in all layers, are tried together, with what the sketch keeps. Kinds that fail alone
+    are tried with others of as many units: one number of the configuration may be that of both.
     """
     if not configurable(model):
         raise ArgumentError(
@@ -194,7 +194,10 @@ def exclude_unloadable(unit_map: UnitMap, model: nn.Module, sketch: Sketch) -> N
             )
             unit_map.excluded_units[group.name] = group.units
     if not left:
-        raise ArgumentError(f"no units of {type(model).__name__} can be cut with loadable=True")
+        raise ArgumentError(
+            f"no units of {type(model).__name__} can be cut with loadable=True: its configuration cannot say "
+            "how many are left"
+        )
     unit_map.set_groups([group for group in everything if group.name in names], lengths)
 
 
@@ -221,15 +224,10 @@ def _expressible(
 
 def _trials(unit_map: UnitMap, sketch: Sketch) -> list[UnitDraw]:
     """Draws that stand for those of a sketch, one for each size."""
-    if sketch.members is not None:
-        drawing = unit_map.bind(sketch)
-        draws = [drawing.draw(member_key(sketch, i)) for i in range(min(sketch.members, _TRIALS))]
-        return list({tuple(kept.count for kept in draw.values()): draw for draw in draws}.values())
-    found = []
-    for part in (2, 3):
-        counts = {group.name: -(-group.units // part) for group in unit_map.groups}
-        prefixes = {
-            s.name: DiagonalDraw(s.units, np.arange(n := counts[s.name]), np.ones(n)) for s in unit_map.groups
-        }
-        found.append(UnitDraw(prefixes))
-    return found
+    drawing = unit_map.bind(sketch)
+    if sketch.members is None:
+        keys = [Key(seed) for seed in range(_DRAWS)]
+    else:
+        keys = [member_key(sketch, i) for i in range(min(sketch.members, _TRIALS))]
+    draws = [drawing.draw(key) for key in keys]
+    return list({tuple(kept.count for kept in draw.values()): draw for draw in draws}.values())
