@@ -304,6 +304,18 @@ def test_decoder_layers_of_t5_can_keep_different_numbers_of_heads():
     assert different
 
 
+def test_a_decoder_whose_inputs_are_made_of_labels():
+    model, batch, _ = t5()
+    labels = batch.pop("decoder_input_ids")
+    with pytest.raises(mast.MastError, match=r"labels were left out: .* such as decoder_input_ids"):
+        mast.nn.elastic(model, [0.5, 1.0], [batch | {"labels": labels}])
+    with pytest.raises(mast.MastError, match="cannot be run on the example") as error:
+        mast.nn.elastic(model, [0.5, 1.0], [batch])
+    assert "labels" not in str(error.value)
+    given = batch | {"labels": labels, "decoder_input_ids": labels}
+    assert mast.nn.elastic(model, [0.5, 1.0], [given]).unit_map.groups
+
+
 def test_a_class_that_derives_the_size_of_heads_is_told_it(tmp_path):
     torch.manual_seed(0)
     model, batch, _ = qwen2()

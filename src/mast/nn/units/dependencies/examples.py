@@ -40,6 +40,7 @@ class Example:
 
     args: tuple[Any, ...]
     options: Mapping[str, Any]
+    unlabelled: bool = False  # whether labels were left out
 
     @classmethod
     def of(cls, batch: Any) -> Example:
@@ -73,7 +74,7 @@ class Example:
                 return {key: moved(v) for key, v in value.items()}
             return type(value)(moved(v) for v in value) if type(value) in (list, tuple) else value
 
-        return Example(moved(self.args), moved(dict(self.options)))
+        return Example(moved(self.args), moved(dict(self.options)), self.unlabelled)
 
 
 def first_line(error: Exception) -> str:

@@ -101,7 +101,13 @@ class Recording(OperationMode):
         except ArgumentError:
             raise
         except Exception as error:  # whatever the model does with an input that does not suit it
-            raise ArgumentError(f"the model cannot be run on the example: {first_line(error)}") from error
+            missing = (
+                ". Its labels were left out: a model that makes its decoder's inputs of them needs those "
+                "in the batch, such as decoder_input_ids"
+            )
+            raise ArgumentError(
+                f"the model cannot be run on the example: {first_line(error)}{missing * example.unlabelled}"
+            ) from error
         finally:
             for hook in hooks:
                 hook.remove()
