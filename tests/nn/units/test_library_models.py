@@ -191,6 +191,21 @@ def test_experts_whose_kernel_takes_round_numbers_only():
     assert {s.name: s.units for s in sk.unit_map.groups}[name] == 24
 
 
+def test_sizes_that_a_kernel_does_not_take_are_known_before_training():
+    """Ten numbers are no multiple of 16 bytes; four and sixteen are."""
+    torch.manual_seed(0)
+    model, batch, _ = mixtral()
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    sk = mast.nn.elastic(model, [0.25, 1.0], [batch])
+    assert "a kernel that takes multiples of 16 bytes only" in sk.unit_map.excluded[name]
+    for member in range(2):
+        with sk.member(member):
+            model(**batch).logits.sum().backward()
+    sk.remove()
+    sk = mast.nn.elastic(model, [0.1, 0.4, 1.0], [batch])
+    assert name in {group.name for group in sk.unit_map.groups}
+
+
 def convnext_v2():
     config = transformers.ConvNextV2Config(hidden_sizes=[8, 8], depths=[1, 1], num_stages=2, num_labels=3)
     batch = {"pixel_values": torch.linspace(-1, 1, 2 * 3 * 32 * 32).view(2, 3, 32, 32)}

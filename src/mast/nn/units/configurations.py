@@ -215,14 +215,14 @@ def _expressible(
 ) -> bool:
     """Whether the configuration can say how many units of these groups submodels have."""
     unit_map.set_groups(groups, lengths)
-    for draw in _trials(unit_map, sketch):
+    for draw in sizes_of(unit_map, sketch):
         small = unit_map.cut(draw).module_of(model)
         if find_changes(small, [(kept.dim, kept.count) for kept in draw.values()]) is None:
             return False
     return True
 
 
-def _trials(unit_map: UnitMap, sketch: Sketch) -> list[UnitDraw]:
+def sizes_of(unit_map: UnitMap, sketch: Sketch) -> list[UnitDraw]:
     """Draws that stand for those of a sketch, one for each size."""
     drawing = unit_map.bind(sketch)
     if sketch.members is None:

@@ -288,3 +288,14 @@ def submodel_problem(unit_map: UnitMap, model: nn.Module, draw: UnitDraw, exampl
         return f"a smaller model cannot be made: {first_line(error)}"
     values = masked_weights(unit_map, model, draw)
     return compare_outputs(model, values, small, examples, unit_map.modes)[1]
+
+
+def running_problem(unit_map: UnitMap, model: nn.Module, draw: UnitDraw, examples: Sequence[Example]) -> str:
+    """Why the small model of a draw cannot be run, if it cannot."""
+    small = unit_map.cut(draw).module_of(model)
+    try:
+        for example in examples:
+            outputs_of(small, example, False, {})
+    except Exception as error:  # such as a kernel that takes round numbers only
+        return f"a smaller model cannot be run in eval mode: {_cause(error, small)}"
+    return ""

@@ -18,9 +18,15 @@ from mast.errors import ArgumentError
 from mast.nn.tensors.selection import check_keep, check_mapping, predicate, refuse_equal_codes, some
 from mast.nn.tensors.torch_private import Conv, NormBase
 from mast.nn.tensors.weights import Keep, Where
-from mast.nn.units.configurations import exclude_unloadable
+from mast.nn.units.configurations import exclude_unloadable, sizes_of
 from mast.nn.units.cuts import copy_with
-from mast.nn.units.dependencies.examples import Example, first_line, fork_generators, submodel_problem
+from mast.nn.units.dependencies.examples import (
+    Example,
+    first_line,
+    fork_generators,
+    running_problem,
+    submodel_problem,
+)
 from mast.nn.units.dependencies.grouping import ModuleLength, find_groups, is_a_size, module_numbers
 from mast.nn.units.dependencies.recording import Recording
 from mast.nn.units.dependencies.residual import find_branches
@@ -28,7 +34,7 @@ from mast.nn.units.groups import UnitDraw, UnitGroup
 from mast.nn.units.sketches import Layers, Neurons
 from mast.nn.units.unit_map import UnitMap
 from mast.randomness import Key, Purpose, normal, permutation, words
-from mast.sketches import DiagonalDraw, Sketch
+from mast.sketches import DiagonalDraw, Nested, Sketch
 
 BATCH, LENGTH = 3, 7
 SIZES = (16, 32, 28, 8, 64, 96, 128, 224, 299)  # of images and series, the usual ones first
@@ -73,7 +79,7 @@ def find_units(
     examples = guess_examples(model) if example is None else [Example.of(example)]
     unit_map = UnitMap(model, examples if isinstance(sketch, Neurons) else examples[-1:])
     if isinstance(sketch, Neurons):
-        _set_units(unit_map, model, shares, where, whole)
+        _set_units(unit_map, model, sketch, shares, where, whole)
     else:
         _set_branches(unit_map, model, shares, where)
     if isinstance(sketch, Neurons) and sketch.loadable:
@@ -116,7 +122,12 @@ def _shares(keep: Mapping[str, Keep]) -> dict[str, float]:
 
 
 def _set_units(
-    unit_map: UnitMap, model: nn.Module, keep: Mapping[str, float], where: Where | None, whole: Whole | None
+    unit_map: UnitMap,
+    model: nn.Module,
+    sketch: Neurons,
+    keep: Mapping[str, float],
+    where: Where | None,
+    whole: Whole | None,
 ) -> None:
     """Give a unit map the groups of its examples, as far as small models of them are proven right."""
     model = with_values(model)
@@ -130,7 +141,7 @@ def _set_units(
     tries: list[tuple[dict[str, str], list[ModuleLength]]] = []
     for usable in (is_a_size, lambda name: False, lambda name: True):
         lengths = module_numbers(unit_map.skeleton, found.lengths, usable)
-        tries.append((_wrong_groups(unit_map, model, examples, groups, lengths), lengths))
+        tries.append((_wrong_groups(unit_map, model, sketch, examples, groups, lengths), lengths))
         if not tries[-1][0]:
             break
     reasons, lengths = min(tries, key=lambda one: len(one[0]))
@@ -247,6 +258,7 @@ def _left_out(skeleton: nn.Module, keep: Mapping[str, float]) -> dict[str, str]:
 def _wrong_groups(
     unit_map: UnitMap,
     model: nn.Module,
+    sketch: Neurons,
     examples: Sequence[Example],
     groups: Sequence[UnitGroup],
     lengths: Sequence[ModuleLength],
@@ -258,6 +270,9 @@ def _wrong_groups(
     def try_all(some: Sequence[UnitGroup]) -> None:
         unit_map.set_groups([*good, *some], lengths)
         message = submodel_problem(unit_map, model, _trial_draw(unit_map.groups), examples)
+        # Training computes with the sizes of Nested, and a kernel may not take them.
+        for draw in sizes_of(unit_map, sketch) if isinstance(sketch.sketch, Nested) else ():
+            message = message or running_problem(unit_map, model, draw, examples)
         if not message:
             good.extend(some)
         elif len(some) == 1:
