@@ -218,7 +218,8 @@ def _cause(error: Exception, small: nn.Module) -> str:
         )
     elif getattr(failing[-1], "config", None) is not None:
         why += ", perhaps because it reads their number from the configuration, which all layers share"
-    return f"the code of {type(failing[-1]).__name__} {why} ({said})"
+    own = "" if type(error) is RuntimeError else f" ({said})"  # those of torch speak of shapes
+    return f"the code of {type(failing[-1]).__name__} {why}{own}"
 
 
 def _gap(
