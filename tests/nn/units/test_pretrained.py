@@ -131,6 +131,12 @@ def llama():
     return transformers.LlamaForCausalLM(config), {"input_ids": ids()}
 
 
+def llama_with_two_groups():
+    """Some draws keep none of them, and small models one."""
+    config = transformers.LlamaConfig(**TOKENS, **WIDTHS, num_key_value_heads=2, use_cache=False)
+    return transformers.LlamaForCausalLM(config), {"input_ids": ids()}
+
+
 def tensors(output):
     return [t for t in output.values() if isinstance(t, torch.Tensor)]
 
@@ -195,13 +201,14 @@ def test_sizes_that_the_configuration_cannot_say_stay_whole():
         (llama, mast.RandK(0.75), ["mlp"]),
         (llama, mast.Bernoulli(0.6), ["mlp"]),
         (llama, mast.RandK(0.5), ["mlp", "self_attn"]),
+        (llama_with_two_groups, mast.Bernoulli(0.5), ["mlp", "self_attn"]),
         (dinov2, mast.RandK(0.5), ["attention", "mlp"]),
         (dinov2, mast.RandK(0.75), ["attention", "mlp"]),
         (dinov2, mast.RandK(0.3), ["attention"]),
     ],
 )
 def test_the_sizes_of_a_random_sketch_are_tried(make, sketch, cut, tmp_path):
-    """Six heads do not divide the width of Llama, and a ratio of 4 has no thirds."""
+    """Six heads do not divide the width of Llama, and three tenths of 4 are no whole number."""
     torch.manual_seed(0)
     model, batch = make()
     model.eval()

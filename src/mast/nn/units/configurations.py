@@ -216,8 +216,8 @@ def _expressible(
     """Whether the configuration can say how many units of these groups submodels have."""
     unit_map.set_groups(groups, lengths)
     for draw in sizes_of(unit_map, sketch):
-        small = unit_map.cut(draw).module_of(model)
-        if find_changes(small, [(kept.dim, kept.count) for kept in draw.values()]) is None:
+        cut = unit_map.cut(draw)  # which leaves one of the units of a group where a draw keeps none
+        if find_changes(cut.module_of(model), [(kept.dim, kept.count) for kept in cut.units]) is None:
             return False
     return True
 
