@@ -267,22 +267,29 @@ def _wrong_groups(
     good: list[UnitGroup] = []
     wrong: dict[str, str] = {}
 
-    def try_all(some: Sequence[UnitGroup]) -> None:
+    def of_trial() -> str:
+        return submodel_problem(unit_map, model, _trial_draw(unit_map.groups), examples)
+
+    def of_sizes() -> str:
+        problems = (running_problem(unit_map, model, d, examples) for d in sizes_of(unit_map, sketch))
+        return next(filter(None, problems), "")
+
+    def try_all(some: Sequence[UnitGroup], problem: Callable[[], str]) -> None:
         unit_map.set_groups([*good, *some], lengths)
-        message = submodel_problem(unit_map, model, _trial_draw(unit_map.groups), examples)
-        # Training computes with the sizes of Nested, and a kernel may not take them.
-        for draw in sizes_of(unit_map, sketch) if isinstance(sketch.sketch, Nested) else ():
-            message = message or running_problem(unit_map, model, draw, examples)
+        message = problem()
         if not message:
             good.extend(some)
         elif len(some) == 1:
             wrong[some[0].name] = message
         else:
             half = len(some) // 2
-            try_all(some[:half])
-            try_all(some[half:])
+            try_all(some[:half], problem)
+            try_all(some[half:], problem)
 
-    try_all(groups)
+    try_all(groups, of_trial)
+    if good and isinstance(sketch.sketch, Nested):
+        left, good = good, []  # training computes with its sizes, and a kernel may not take them
+        try_all(left, of_sizes)
     return wrong
 
 
