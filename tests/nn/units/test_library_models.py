@@ -328,6 +328,10 @@ def test_a_decoder_whose_inputs_are_made_of_labels():
     with pytest.raises(mast.MastError, match="cannot be run on the example") as error:
         mast.nn.elastic(model, [0.5, 1.0], [batch])
     assert "labels" not in str(error.value)
+    other, wrong = bert()[0], {"input_ids": ids().float(), "labels": labels}
+    with pytest.raises(mast.MastError, match="cannot be run on the example") as error:
+        mast.nn.elastic(other, [0.5, 1.0], [wrong])
+    assert "labels" not in str(error.value)
     given = batch | {"labels": labels, "decoder_input_ids": labels}
     assert mast.nn.elastic(model, [0.5, 1.0], [given]).unit_map.groups
 

@@ -101,12 +101,14 @@ class Recording(OperationMode):
         except ArgumentError:
             raise
         except Exception as error:  # whatever the model does with an input that does not suit it
-            missing = (
-                ". Its labels were left out: a model that makes its decoder's inputs of them needs those "
-                "in the batch, such as decoder_input_ids"
-            )
+            config, missing = getattr(self.model, "config", None), ""
+            if example.unlabelled and getattr(config, "is_encoder_decoder", False):
+                missing = (
+                    ". Its labels were left out: a model that makes its decoder's inputs of them needs those "
+                    "in the batch, such as decoder_input_ids"
+                )
             raise ArgumentError(
-                f"the model cannot be run on the example: {first_line(error)}{missing * example.unlabelled}"
+                f"the model cannot be run on the example: {first_line(error)}{missing}"
             ) from error
         finally:
             for hook in hooks:
