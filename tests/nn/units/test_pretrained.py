@@ -131,6 +131,14 @@ def llama():
     return transformers.LlamaForCausalLM(config), {"input_ids": ids()}
 
 
+def swin():
+    """One ratio says how wide the MLPs of all stages are, and the stages differ."""
+    config = transformers.SwinConfig(
+        image_size=16, patch_size=2, embed_dim=8, depths=[1, 2], num_heads=[2, 4], window_size=4
+    )
+    return transformers.SwinForImageClassification(config), IMAGES
+
+
 def llama_with_two_groups():
     """Some draws keep none of them, and small models one."""
     config = transformers.LlamaConfig(**TOKENS, **WIDTHS, num_key_value_heads=2, use_cache=False)
@@ -150,6 +158,7 @@ OLD_SCRIPT = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated
         (modernbert, ["mlp.Wi"], ["attn.Wqkv"]),
         (dinov2, ["attention.q_proj", "mlp.fc1"], []),
         (siglip, ["mlp.fc1"], ["attention.in_proj_weight", "self_attn.k_proj"]),
+        (swin, ["mlp.fc1"], ["attention.q_proj"]),
         (clip, ["mlp.fc1"], ["self_attn.k_proj"]),
         pytest.param(deberta, ["intermediate.dense"], ["pooler.dense", "self.query_proj"], marks=OLD_SCRIPT),
         (bert_classifier, ["intermediate.dense"], ["pooler.dense", "self.query"]),

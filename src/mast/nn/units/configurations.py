@@ -64,7 +64,7 @@ def adapt_configuration(small: nn.Module, kept: Sequence[tuple[int, int]]) -> No
                 setattr(config, name, value)
 
 
-def find_changes(small: nn.Module, kept: Sequence[tuple[int, int]]) -> dict[str, int] | None:
+def find_changes(small: nn.Module, kept: Sequence[tuple[int, int]]) -> dict[str, float] | None:
     """The values of the configuration with which a new model has the shapes of this one.
 
     Fields are changed one after the other, as long as more shapes fit. A dot leads into a part of the
@@ -72,7 +72,7 @@ def find_changes(small: nn.Module, kept: Sequence[tuple[int, int]]) -> dict[str,
     """
     wanted = {name: tuple(t.shape) for name, t in small.state_dict().items()}
 
-    def misfits(changes: dict[str, int]) -> float:
+    def misfits(changes: dict[str, float]) -> float:
         shapes = _shapes(small, changes)
         return sum(shapes.get(name) != shape for name, shape in wanted.items()) if shapes else math.inf
 
@@ -107,7 +107,7 @@ def _part(config: Any, path: str) -> Any:
     return next(part for own, part in _parts(config) if own == path)
 
 
-def _beginnings(small: nn.Module) -> Iterator[dict[str, int]]:
+def _beginnings(small: nn.Module) -> Iterator[dict[str, float]]:
     """No change; or the size of a head, told to classes that derive it from the width and the number."""
     yield {}
     sizes = (getattr(module, "head_dim", None) for module in small.modules())
@@ -119,24 +119,26 @@ def _beginnings(small: nn.Module) -> Iterator[dict[str, int]]:
         yield {f"{path}.head_dim".removeprefix("."): head_dim for path in parts}
 
 
-def _choices(config: Any, kept: Sequence[tuple[int, int]]) -> list[tuple[str, int]]:
+def _choices(config: Any, kept: Sequence[tuple[int, int]]) -> list[tuple[str, float]]:
     """Other values of the fields that speak of heads and hidden units."""
-    found: dict[tuple[str, int], None] = {}
+    found: dict[tuple[str, float], None] = {}
     for path, part in _parts(config):
         for name, value in vars(part).items():
             if not any(word in name for word in _WORDS) or any(word in name for word in _OTHERS):
                 continue
-            values: list[int] = []
+            values: list[float] = []
             if value is None:
                 values = [k for _, k in kept]
             elif type(value) is int:
                 whole = [(n, k) for n, k in kept if n > 0 and k != n and value * k % n == 0]
                 values = [value * k // n for n, k in whole if value % n == 0 or "ratio" in name]
+            elif type(value) is float and "ratio" in name:
+                values = [value * k / n for n, k in kept if 0 < k < n]
             found |= {(f"{path}.{name}".removeprefix("."), v): None for v in values}
     return list(found)
 
 
-def _shapes(small: nn.Module, changes: dict[str, int]) -> dict[str, tuple[int, ...]]:
+def _shapes(small: nn.Module, changes: dict[str, float]) -> dict[str, tuple[int, ...]]:
     """The shapes of a new model of the class with another configuration."""
     config: Any = copy.deepcopy(small.config)
     try:
@@ -165,7 +167,8 @@ def exclude_unloadable(unit_map: UnitMap, model: nn.Module, sketch: Sketch) -> N
     """Keep whole the groups that the configuration of a model of transformers cannot express.
 
     Groups of one kind, in all layers, are tried together, with what the sketch keeps. Kinds that fail alone
-    are tried with others of as many units: one number of the configuration may be that of both.
+    are tried with others of as many units, and with those of other layers: one number of the configuration
+    may be that of both, or a ratio.
     """
     if not configurable(model):
         raise ArgumentError(
@@ -176,17 +179,20 @@ def exclude_unloadable(unit_map: UnitMap, model: nn.Module, sketch: Sketch) -> N
     kinds: dict[tuple[str, int], list[UnitGroup]] = {}
     for group in everything:
         kinds.setdefault((_kind(group), group.units), []).append(group)
-    failed: dict[int, list[UnitGroup]] = {}
-    for (_, units), some in kinds.items():
+    failed: dict[int | str, dict[str, UnitGroup]] = {}
+    for (kind, units), some in kinds.items():
         if _expressible(unit_map, model, sketch, [*left, *some], lengths):
             left += some
         else:
-            failed.setdefault(units, []).extend(some)
-    for some in failed.values():
-        several = len(set(map(_kind, some))) > 1
-        if several and _expressible(unit_map, model, sketch, [*left, *some], lengths):
-            left += some
+            for common in (units, kind):
+                failed.setdefault(common, {}).update({group.name: group for group in some})
     names = {group.name for group in left}
+    for together in failed.values():
+        others = [group for name, group in together.items() if name not in names]
+        several = len({(_kind(group), group.units) for group in others}) > 1
+        if several and _expressible(unit_map, model, sketch, [*left, *others], lengths):
+            left += others
+            names |= {group.name for group in others}
     for group in everything:
         if group.name not in names:
             unit_map.excluded[group.name] = (
