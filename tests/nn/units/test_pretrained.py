@@ -131,6 +131,12 @@ def llama():
     return transformers.LlamaForCausalLM(config), {"input_ids": ids()}
 
 
+def mamba():
+    """It has inner units, and ranks of the projection that makes its steps."""
+    config = transformers.MambaConfig(**TOKENS, hidden_size=32, num_hidden_layers=2, state_size=4)
+    return transformers.MambaForCausalLM(config), {"input_ids": ids(), "use_cache": False}
+
+
 def swin():
     """One ratio says how wide the MLPs of all stages are, and the stages differ."""
     config = transformers.SwinConfig(
@@ -159,6 +165,7 @@ OLD_SCRIPT = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated
         (dinov2, ["attention.q_proj", "mlp.fc1"], []),
         (siglip, ["mlp.fc1"], ["attention.in_proj_weight", "self_attn.k_proj"]),
         (swin, ["mlp.fc1"], ["attention.q_proj"]),
+        (mamba, ["mixer.A_log", "mixer.x_proj"], []),
         (clip, ["mlp.fc1"], ["self_attn.k_proj"]),
         pytest.param(deberta, ["intermediate.dense"], ["pooler.dense", "self.query_proj"], marks=OLD_SCRIPT),
         (bert_classifier, ["intermediate.dense"], ["pooler.dense", "self.query"]),

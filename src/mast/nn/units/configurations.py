@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mast.nn.units.dependencies.grouping import ModuleLength
     from mast.nn.units.unit_map import UnitMap
 
-_WORDS = ("head", "intermediate", "inner", "ffn", "d_ff", "hidden_dim", "mlp")
+_WORDS = ("head", "intermediate", "inner", "ffn", "d_ff", "hidden_dim", "mlp", "rank")
 _OTHERS = ("head_dim", "dropout", "d_kv", "rope", "tie_", "head_bias")
 _TRIALS = 32  # members of a list whose sizes a configuration is asked for
 _DRAWS = 8  # the same of a sketch without members; those of most have the same sizes
