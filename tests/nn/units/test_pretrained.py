@@ -145,6 +145,15 @@ def swin():
     return transformers.SwinForImageClassification(config), IMAGES
 
 
+def segformer():
+    """It has a ratio for each stage."""
+    config = transformers.SegformerConfig(
+        num_encoder_blocks=2, depths=[1, 2], sr_ratios=[2, 1], hidden_sizes=[8, 16], patch_sizes=[7, 3],
+        strides=[4, 2], num_attention_heads=[2, 4], mlp_ratios=[4, 4],
+    )  # fmt: skip
+    return transformers.SegformerForImageClassification(config), IMAGES
+
+
 def llama_with_two_groups():
     """Some draws keep none of them, and small models one."""
     config = transformers.LlamaConfig(**TOKENS, **WIDTHS, num_key_value_heads=2, use_cache=False)
@@ -165,6 +174,7 @@ OLD_SCRIPT = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated
         (dinov2, ["attention.q_proj", "mlp.fc1"], []),
         (siglip, ["mlp.fc1"], ["attention.in_proj_weight", "self_attn.k_proj"]),
         (swin, ["mlp.fc1"], ["attention.q_proj"]),
+        (segformer, ["mlp.fc1"], ["attention.q_proj"]),
         (mamba, ["mixer.A_log", "mixer.x_proj"], []),
         (clip, ["mlp.fc1"], ["self_attn.k_proj"]),
         pytest.param(deberta, ["intermediate.dense"], ["pooler.dense", "self.query_proj"], marks=OLD_SCRIPT),

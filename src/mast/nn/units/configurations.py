@@ -64,7 +64,7 @@ def adapt_configuration(small: nn.Module, kept: Sequence[tuple[int, int]]) -> No
                 setattr(config, name, value)
 
 
-def find_changes(small: nn.Module, kept: Sequence[tuple[int, int]]) -> dict[str, float] | None:
+def find_changes(small: nn.Module, kept: Sequence[tuple[int, int]]) -> dict[str, Any] | None:
     """The values of the configuration with which a new model has the shapes of this one.
 
     Fields are changed one after the other, as long as more shapes fit. A dot leads into a part of the
@@ -72,7 +72,7 @@ def find_changes(small: nn.Module, kept: Sequence[tuple[int, int]]) -> dict[str,
     """
     wanted = {name: tuple(t.shape) for name, t in small.state_dict().items()}
 
-    def misfits(changes: dict[str, float]) -> float:
+    def misfits(changes: dict[str, Any]) -> float:
         shapes = _shapes(small, changes)
         return sum(shapes.get(name) != shape for name, shape in wanted.items()) if shapes else math.inf
 
@@ -107,7 +107,7 @@ def _part(config: Any, path: str) -> Any:
     return next(part for own, part in _parts(config) if own == path)
 
 
-def _beginnings(small: nn.Module) -> Iterator[dict[str, float]]:
+def _beginnings(small: nn.Module) -> Iterator[dict[str, Any]]:
     """No change; or the size of a head, told to classes that derive it from the width and the number."""
     yield {}
     sizes = (getattr(module, "head_dim", None) for module in small.modules())
@@ -119,26 +119,34 @@ def _beginnings(small: nn.Module) -> Iterator[dict[str, float]]:
         yield {f"{path}.head_dim".removeprefix("."): head_dim for path in parts}
 
 
-def _choices(config: Any, kept: Sequence[tuple[int, int]]) -> list[tuple[str, float]]:
+def _choices(config: Any, kept: Sequence[tuple[int, int]]) -> list[tuple[str, Any]]:
     """Other values of the fields that speak of heads and hidden units."""
-    found: dict[tuple[str, float], None] = {}
+    found: list[tuple[str, Any]] = []
     for path, part in _parts(config):
         for name, value in vars(part).items():
             if not any(word in name for word in _WORDS) or any(word in name for word in _OTHERS):
                 continue
-            values: list[float] = []
-            if value is None:
-                values = [k for _, k in kept]
-            elif type(value) is int:
-                whole = [(n, k) for n, k in kept if n > 0 and k != n and value * k % n == 0]
-                values = [value * k // n for n, k in whole if value % n == 0 or "ratio" in name]
-            elif type(value) is float and "ratio" in name:
-                values = [value * k / n for n, k in kept if 0 < k < n]
-            found |= {(f"{path}.{name}".removeprefix("."), v): None for v in values}
-    return list(found)
+            for n, k in kept:
+                left = k if value is None else _left_of(value, n, k, "ratio" in name)
+                choice = (f"{path}.{name}".removeprefix("."), left)
+                if left is not None and left != value and choice not in found:
+                    found.append(choice)
+    return found
 
 
-def _shapes(small: nn.Module, changes: dict[str, float]) -> dict[str, tuple[int, ...]]:
+def _left_of(value: Any, n: int, k: int, ratio: bool) -> Any:
+    """What is left of a number, or of each of a list, where k of n units are; None if that is no number."""
+    if type(value) is list:
+        left = [_left_of(one, n, k, ratio) for one in value]
+        return None if None in left else left
+    if type(value) is float and ratio and n > 0:
+        return value * k / n
+    if type(value) is int and n > 0 and value * k % n == 0 and (ratio or value % n == 0):
+        return value * k // n
+    return None
+
+
+def _shapes(small: nn.Module, changes: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """The shapes of a new model of the class with another configuration."""
     config: Any = copy.deepcopy(small.config)
     try:
