@@ -176,6 +176,7 @@ def test_what_stays_whole_has_a_reason_in_words():
     unit_map = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch).unit_map
     reason = unit_map.excluded["model.layers.0.self_attn.qkv_proj.weight"]
     assert "the code of Phi3Attention works with all of them only, perhaps because it reads their" in reason
+    assert reason.endswith("which all layers share")  # and not with an error of torch's
     assert [s.name.split(".")[-2] for s in unit_map.groups] == ["gate_up_proj", "gate_up_proj"]
 
 
@@ -189,6 +190,21 @@ def test_experts_whose_kernel_takes_round_numbers_only():
     model.set_experts_implementation("eager")
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch)
     assert {s.name: s.units for s in sk.unit_map.groups}[name] == 24
+
+
+def test_sizes_that_a_kernel_does_not_take_are_known_before_training():
+    """Ten numbers are no multiple of 16 bytes; four and sixteen are."""
+    torch.manual_seed(0)
+    model, batch, _ = mixtral()
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    sk = mast.nn.elastic(model, [0.25, 1.0], [batch])
+    assert "a kernel that takes multiples of 16 bytes only" in sk.unit_map.excluded[name]
+    for member in range(2):
+        with sk.member(member):
+            model(**batch).logits.sum().backward()
+    sk.remove()
+    sk = mast.nn.elastic(model, [0.1, 0.4, 1.0], [batch])
+    assert name in {group.name for group in sk.unit_map.groups}
 
 
 def convnext_v2():
@@ -302,6 +318,22 @@ def test_decoder_layers_of_t5_can_keep_different_numbers_of_heads():
         assert rows == [max(*kept, 1)] * 2
         different |= kept[0] != kept[1]
     assert different
+
+
+def test_a_decoder_whose_inputs_are_made_of_labels():
+    model, batch, _ = t5()
+    labels = batch.pop("decoder_input_ids")
+    with pytest.raises(mast.MastError, match=r"labels were left out: .* such as decoder_input_ids"):
+        mast.nn.elastic(model, [0.5, 1.0], [batch | {"labels": labels}])
+    with pytest.raises(mast.MastError, match="cannot be run on the example") as error:
+        mast.nn.elastic(model, [0.5, 1.0], [batch])
+    assert "labels" not in str(error.value)
+    other, wrong = bert()[0], {"input_ids": ids().float(), "labels": labels}
+    with pytest.raises(mast.MastError, match="cannot be run on the example") as error:
+        mast.nn.elastic(other, [0.5, 1.0], [wrong])
+    assert "labels" not in str(error.value)
+    given = batch | {"labels": labels, "decoder_input_ids": labels}
+    assert mast.nn.elastic(model, [0.5, 1.0], [given]).unit_map.groups
 
 
 def test_a_class_that_derives_the_size_of_heads_is_told_it(tmp_path):

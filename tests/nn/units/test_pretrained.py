@@ -131,6 +131,35 @@ def llama():
     return transformers.LlamaForCausalLM(config), {"input_ids": ids()}
 
 
+def mamba():
+    """It has inner units, and ranks of the projection that makes its steps."""
+    config = transformers.MambaConfig(**TOKENS, hidden_size=32, num_hidden_layers=2, state_size=4)
+    return transformers.MambaForCausalLM(config), {"input_ids": ids(), "use_cache": False}
+
+
+def swin():
+    """One ratio says how wide the MLPs of all stages are, and the stages differ."""
+    config = transformers.SwinConfig(
+        image_size=16, patch_size=2, embed_dim=8, depths=[1, 2], num_heads=[2, 4], window_size=4
+    )
+    return transformers.SwinForImageClassification(config), IMAGES
+
+
+def segformer():
+    """It has a ratio for each stage."""
+    config = transformers.SegformerConfig(
+        num_encoder_blocks=2, depths=[1, 2], sr_ratios=[2, 1], hidden_sizes=[8, 16], patch_sizes=[7, 3],
+        strides=[4, 2], num_attention_heads=[2, 4], mlp_ratios=[4, 4],
+    )  # fmt: skip
+    return transformers.SegformerForImageClassification(config), IMAGES
+
+
+def llama_with_two_groups():
+    """Some draws keep none of them, and small models one."""
+    config = transformers.LlamaConfig(**TOKENS, **WIDTHS, num_key_value_heads=2, use_cache=False)
+    return transformers.LlamaForCausalLM(config), {"input_ids": ids()}
+
+
 def tensors(output):
     return [t for t in output.values() if isinstance(t, torch.Tensor)]
 
@@ -144,6 +173,9 @@ OLD_SCRIPT = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated
         (modernbert, ["mlp.Wi"], ["attn.Wqkv"]),
         (dinov2, ["attention.q_proj", "mlp.fc1"], []),
         (siglip, ["mlp.fc1"], ["attention.in_proj_weight", "self_attn.k_proj"]),
+        (swin, ["mlp.fc1"], ["attention.q_proj"]),
+        (segformer, ["mlp.fc1"], ["attention.q_proj"]),
+        (mamba, ["mixer.A_log", "mixer.x_proj"], []),
         (clip, ["mlp.fc1"], ["self_attn.k_proj"]),
         pytest.param(deberta, ["intermediate.dense"], ["pooler.dense", "self.query_proj"], marks=OLD_SCRIPT),
         (bert_classifier, ["intermediate.dense"], ["pooler.dense", "self.query"]),
@@ -187,3 +219,38 @@ def test_sizes_that_the_configuration_cannot_say_stay_whole():
     unit_map = mast.nn.sparsify(model, sketch, example=batch).unit_map
     assert all("q_proj" in group.name for group in unit_map.groups)
     assert sum("cannot say their number" in reason for reason in unit_map.excluded.values()) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "sketch", "cut"),
+    [
+        (llama, mast.RandK(0.75), ["mlp"]),
+        (llama, mast.Bernoulli(0.6), ["mlp"]),
+        (llama, mast.RandK(0.5), ["mlp", "self_attn"]),
+        (llama_with_two_groups, mast.Bernoulli(0.5), ["mlp", "self_attn"]),
+        (dinov2, mast.RandK(0.5), ["attention", "mlp"]),
+        (dinov2, mast.RandK(0.75), ["attention", "mlp"]),
+        (dinov2, mast.RandK(0.3), ["attention"]),
+    ],
+)
+def test_the_sizes_of_a_random_sketch_are_tried(make, sketch, cut, tmp_path):
+    """Six heads do not divide the width of Llama, and three tenths of 4 are no whole number."""
+    torch.manual_seed(0)
+    model, batch = make()
+    model.eval()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(sketch, loadable=True), example=batch)
+    assert sorted({group.name.split(".")[-3] for group in sk.unit_map.groups}) == cut
+    for seed in range(3):
+        small = sk.submodel(seed)
+        small.save_pretrained(tmp_path / str(seed))
+        again = type(model).from_pretrained(tmp_path / str(seed)).eval()
+        with torch.no_grad():
+            assert torch.equal(again(**batch).logits, small(**batch).logits)
+
+
+def test_a_model_whose_configuration_can_say_nothing():
+    """The MLPs of ConvNeXt have four times the width, whatever its configuration says."""
+    config = transformers.ConvNextConfig(hidden_sizes=[8, 8], depths=[1, 1], num_stages=2)
+    model = transformers.ConvNextForImageClassification(config)
+    with pytest.raises(mast.MastError, match="its configuration cannot say how many are left"):
+        mast.nn.elastic(model, [0.5, 1.0], [{"pixel_values": torch.ones(2, 3, 16, 16)}], loadable=True)

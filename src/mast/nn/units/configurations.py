@@ -13,22 +13,23 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from mast.errors import ArgumentError
 from mast.nn.units.groups import UnitDraw, UnitGroup
-from mast.sketches import DiagonalDraw, Sketch
+from mast.randomness import Key
+from mast.sketches import Sketch
 from mast.sketches.lists import member_key
 
 if TYPE_CHECKING:
     from mast.nn.units.dependencies.grouping import ModuleLength
     from mast.nn.units.unit_map import UnitMap
 
-_WORDS = ("head", "intermediate", "inner", "ffn", "d_ff", "hidden_dim", "mlp")
+_WORDS = ("head", "intermediate", "inner", "ffn", "d_ff", "hidden_dim", "mlp", "rank")
 _OTHERS = ("head_dim", "dropout", "d_kv", "rope", "tie_", "head_bias")
 _TRIALS = 32  # members of a list whose sizes a configuration is asked for
+_DRAWS = 8  # the same of a sketch without members; those of most have the same sizes
 
 
 def configurable(model: nn.Module) -> bool:
@@ -63,7 +64,7 @@ def adapt_configuration(small: nn.Module, kept: Sequence[tuple[int, int]]) -> No
                 setattr(config, name, value)
 
 
-def find_changes(small: nn.Module, kept: Sequence[tuple[int, int]]) -> dict[str, int] | None:
+def find_changes(small: nn.Module, kept: Sequence[tuple[int, int]]) -> dict[str, Any] | None:
     """The values of the configuration with which a new model has the shapes of this one.
 
     Fields are changed one after the other, as long as more shapes fit. A dot leads into a part of the
@@ -71,7 +72,7 @@ def find_changes(small: nn.Module, kept: Sequence[tuple[int, int]]) -> dict[str,
     """
     wanted = {name: tuple(t.shape) for name, t in small.state_dict().items()}
 
-    def misfits(changes: dict[str, int]) -> float:
+    def misfits(changes: dict[str, Any]) -> float:
         shapes = _shapes(small, changes)
         return sum(shapes.get(name) != shape for name, shape in wanted.items()) if shapes else math.inf
 
@@ -106,7 +107,7 @@ def _part(config: Any, path: str) -> Any:
     return next(part for own, part in _parts(config) if own == path)
 
 
-def _beginnings(small: nn.Module) -> Iterator[dict[str, int]]:
+def _beginnings(small: nn.Module) -> Iterator[dict[str, Any]]:
     """No change; or the size of a head, told to classes that derive it from the width and the number."""
     yield {}
     sizes = (getattr(module, "head_dim", None) for module in small.modules())
@@ -118,24 +119,34 @@ def _beginnings(small: nn.Module) -> Iterator[dict[str, int]]:
         yield {f"{path}.head_dim".removeprefix("."): head_dim for path in parts}
 
 
-def _choices(config: Any, kept: Sequence[tuple[int, int]]) -> list[tuple[str, int]]:
+def _choices(config: Any, kept: Sequence[tuple[int, int]]) -> list[tuple[str, Any]]:
     """Other values of the fields that speak of heads and hidden units."""
-    found: dict[tuple[str, int], None] = {}
+    found: list[tuple[str, Any]] = []
     for path, part in _parts(config):
         for name, value in vars(part).items():
             if not any(word in name for word in _WORDS) or any(word in name for word in _OTHERS):
                 continue
-            values: list[int] = []
-            if value is None:
-                values = [k for _, k in kept]
-            elif type(value) is int:
-                whole = [(n, k) for n, k in kept if n > 0 and k != n and value * k % n == 0]
-                values = [value * k // n for n, k in whole if value % n == 0 or "ratio" in name]
-            found |= {(f"{path}.{name}".removeprefix("."), v): None for v in values}
-    return list(found)
+            for n, k in kept:
+                left = k if value is None else _left_of(value, n, k, "ratio" in name)
+                choice = (f"{path}.{name}".removeprefix("."), left)
+                if left is not None and left != value and choice not in found:
+                    found.append(choice)
+    return found
 
 
-def _shapes(small: nn.Module, changes: dict[str, int]) -> dict[str, tuple[int, ...]]:
+def _left_of(value: Any, n: int, k: int, ratio: bool) -> Any:
+    """What is left of a number, or of each of a list, where k of n units are; None if that is no number."""
+    if type(value) is list:
+        left = [_left_of(one, n, k, ratio) for one in value]
+        return None if None in left else left
+    if type(value) is float and ratio and n > 0:
+        return value * k / n
+    if type(value) is int and n > 0 and value * k % n == 0 and (ratio or value % n == 0):
+        return value * k // n
+    return None
+
+
+def _shapes(small: nn.Module, changes: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """The shapes of a new model of the class with another configuration."""
     config: Any = copy.deepcopy(small.config)
     try:
@@ -163,9 +174,9 @@ def _refuse(reason: str, *args: Any, **options: Any) -> None:
 def exclude_unloadable(unit_map: UnitMap, model: nn.Module, sketch: Sketch) -> None:
     """Keep whole the groups that the configuration of a model of transformers cannot express.
 
-    Groups of one kind, in all layers, are tried together, with what the members of a list keep, or with half
-    and a third of their units. Kinds that fail alone are tried with others of as many units: one number of
-    the configuration may be that of both.
+    Groups of one kind, in all layers, are tried together, with what the sketch keeps. Kinds that fail alone
+    are tried with others of as many units, and with those of other layers: one number of the configuration
+    may be that of both, or a ratio.
     """
     if not configurable(model):
         raise ArgumentError(
@@ -176,17 +187,20 @@ def exclude_unloadable(unit_map: UnitMap, model: nn.Module, sketch: Sketch) -> N
     kinds: dict[tuple[str, int], list[UnitGroup]] = {}
     for group in everything:
         kinds.setdefault((_kind(group), group.units), []).append(group)
-    failed: dict[int, list[UnitGroup]] = {}
-    for (_, units), some in kinds.items():
+    failed: dict[int | str, dict[str, UnitGroup]] = {}
+    for (kind, units), some in kinds.items():
         if _expressible(unit_map, model, sketch, [*left, *some], lengths):
             left += some
         else:
-            failed.setdefault(units, []).extend(some)
-    for some in failed.values():
-        several = len(set(map(_kind, some))) > 1
-        if several and _expressible(unit_map, model, sketch, [*left, *some], lengths):
-            left += some
+            for common in (units, kind):
+                failed.setdefault(common, {}).update({group.name: group for group in some})
     names = {group.name for group in left}
+    for together in failed.values():
+        others = [group for name, group in together.items() if name not in names]
+        several = len({(_kind(group), group.units) for group in others}) > 1
+        if several and _expressible(unit_map, model, sketch, [*left, *others], lengths):
+            left += others
+            names |= {group.name for group in others}
     for group in everything:
         if group.name not in names:
             unit_map.excluded[group.name] = (
@@ -194,7 +208,10 @@ def exclude_unloadable(unit_map: UnitMap, model: nn.Module, sketch: Sketch) -> N
             )
             unit_map.excluded_units[group.name] = group.units
     if not left:
-        raise ArgumentError(f"no units of {type(model).__name__} can be cut with loadable=True")
+        raise ArgumentError(
+            f"no units of {type(model).__name__} can be cut with loadable=True: its configuration cannot say "
+            "how many are left"
+        )
     unit_map.set_groups([group for group in everything if group.name in names], lengths)
 
 
@@ -212,24 +229,19 @@ def _expressible(
 ) -> bool:
     """Whether the configuration can say how many units of these groups submodels have."""
     unit_map.set_groups(groups, lengths)
-    for draw in _trials(unit_map, sketch):
-        small = unit_map.cut(draw).module_of(model)
-        if find_changes(small, [(kept.dim, kept.count) for kept in draw.values()]) is None:
+    for draw in sizes_of(unit_map, sketch):
+        cut = unit_map.cut(draw)  # which leaves one of the units of a group where a draw keeps none
+        if find_changes(cut.module_of(model), [(kept.dim, kept.count) for kept in cut.units]) is None:
             return False
     return True
 
 
-def _trials(unit_map: UnitMap, sketch: Sketch) -> list[UnitDraw]:
+def sizes_of(unit_map: UnitMap, sketch: Sketch) -> list[UnitDraw]:
     """Draws that stand for those of a sketch, one for each size."""
-    if sketch.members is not None:
-        drawing = unit_map.bind(sketch)
-        draws = [drawing.draw(member_key(sketch, i)) for i in range(min(sketch.members, _TRIALS))]
-        return list({tuple(kept.count for kept in draw.values()): draw for draw in draws}.values())
-    found = []
-    for part in (2, 3):
-        counts = {group.name: -(-group.units // part) for group in unit_map.groups}
-        prefixes = {
-            s.name: DiagonalDraw(s.units, np.arange(n := counts[s.name]), np.ones(n)) for s in unit_map.groups
-        }
-        found.append(UnitDraw(prefixes))
-    return found
+    drawing = unit_map.bind(sketch)
+    if sketch.members is None:
+        keys = [Key(seed) for seed in range(_DRAWS)]
+    else:
+        keys = [member_key(sketch, i) for i in range(min(sketch.members, _TRIALS))]
+    draws = [drawing.draw(key) for key in keys]
+    return list({tuple(kept.count for kept in draw.values()): draw for draw in draws}.values())

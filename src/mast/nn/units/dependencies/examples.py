@@ -40,6 +40,7 @@ class Example:
 
     args: tuple[Any, ...]
     options: Mapping[str, Any]
+    unlabelled: bool = False  # whether labels were left out
 
     @classmethod
     def of(cls, batch: Any) -> Example:
@@ -73,7 +74,7 @@ class Example:
                 return {key: moved(v) for key, v in value.items()}
             return type(value)(moved(v) for v in value) if type(value) in (list, tuple) else value
 
-        return Example(moved(self.args), moved(dict(self.options)))
+        return Example(moved(self.args), moved(dict(self.options)), self.unlabelled)
 
 
 def first_line(error: Exception) -> str:
@@ -217,7 +218,8 @@ def _cause(error: Exception, small: nn.Module) -> str:
         )
     elif getattr(failing[-1], "config", None) is not None:
         why += ", perhaps because it reads their number from the configuration, which all layers share"
-    return f"the code of {type(failing[-1]).__name__} {why} ({said})"
+    own = "" if type(error) is RuntimeError else f" ({said})"  # those of torch speak of shapes
+    return f"the code of {type(failing[-1]).__name__} {why}{own}"
 
 
 def _gap(
@@ -286,3 +288,14 @@ def submodel_problem(unit_map: UnitMap, model: nn.Module, draw: UnitDraw, exampl
         return f"a smaller model cannot be made: {first_line(error)}"
     values = masked_weights(unit_map, model, draw)
     return compare_outputs(model, values, small, examples, unit_map.modes)[1]
+
+
+def running_problem(unit_map: UnitMap, model: nn.Module, draw: UnitDraw, examples: Sequence[Example]) -> str:
+    """Why the small model of a draw cannot be run, if it cannot."""
+    small = unit_map.cut(draw).module_of(model)
+    try:
+        for example in examples:
+            outputs_of(small, example, False, {})
+    except Exception as error:  # such as a kernel that takes round numbers only
+        return f"a smaller model cannot be run in eval mode: {_cause(error, small)}"
+    return ""

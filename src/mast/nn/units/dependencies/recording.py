@@ -101,7 +101,15 @@ class Recording(OperationMode):
         except ArgumentError:
             raise
         except Exception as error:  # whatever the model does with an input that does not suit it
-            raise ArgumentError(f"the model cannot be run on the example: {first_line(error)}") from error
+            config, missing = getattr(self.model, "config", None), ""
+            if example.unlabelled and getattr(config, "is_encoder_decoder", False):
+                missing = (
+                    ". Its labels were left out: a model that makes its decoder's inputs of them needs those "
+                    "in the batch, such as decoder_input_ids"
+                )
+            raise ArgumentError(
+                f"the model cannot be run on the example: {first_line(error)}{missing}"
+            ) from error
         finally:
             for hook in hooks:
                 hook.remove()

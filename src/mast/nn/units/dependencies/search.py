@@ -25,9 +25,15 @@ from mast.nn.tensors.selection import (
 )
 from mast.nn.tensors.torch_private import Conv, NormBase
 from mast.nn.tensors.weights import Keep, Where
-from mast.nn.units.configurations import exclude_unloadable
+from mast.nn.units.configurations import exclude_unloadable, sizes_of
 from mast.nn.units.cuts import copy_with
-from mast.nn.units.dependencies.examples import Example, first_line, fork_generators, submodel_problem
+from mast.nn.units.dependencies.examples import (
+    Example,
+    first_line,
+    fork_generators,
+    running_problem,
+    submodel_problem,
+)
 from mast.nn.units.dependencies.grouping import ModuleLength, find_groups, is_a_size, module_numbers
 from mast.nn.units.dependencies.recording import Recording
 from mast.nn.units.dependencies.residual import find_branches
@@ -35,7 +41,7 @@ from mast.nn.units.groups import UnitDraw, UnitGroup
 from mast.nn.units.sketches import Layers, Neurons
 from mast.nn.units.unit_map import UnitMap
 from mast.randomness import Key, Purpose, normal, permutation, words
-from mast.sketches import DiagonalDraw, Sketch
+from mast.sketches import DiagonalDraw, Nested, Sketch
 
 BATCH, LENGTH = 3, 7
 SIZES = (16, 32, 28, 8, 64, 96, 128, 224, 299)  # of images and series, the usual ones first
@@ -80,7 +86,7 @@ def find_units(
     examples = guess_examples(model) if example is None else [Example.of(example)]
     unit_map = UnitMap(model, examples if isinstance(sketch, Neurons) else examples[-1:])
     if isinstance(sketch, Neurons):
-        _set_units(unit_map, model, shares, where, whole)
+        _set_units(unit_map, model, sketch, shares, where, whole)
     else:
         _set_branches(unit_map, model, shares, where)
     if isinstance(sketch, Neurons) and sketch.loadable:
@@ -124,7 +130,12 @@ def _shares(keep: Mapping[str, Keep]) -> dict[str, float]:
 
 
 def _set_units(
-    unit_map: UnitMap, model: nn.Module, keep: Mapping[str, float], where: Where | None, whole: Whole | None
+    unit_map: UnitMap,
+    model: nn.Module,
+    sketch: Neurons,
+    keep: Mapping[str, float],
+    where: Where | None,
+    whole: Whole | None,
 ) -> None:
     """Give a unit map the groups of its examples, as far as small models of them are proven right."""
     model = with_values(model)
@@ -138,7 +149,7 @@ def _set_units(
     tries: list[tuple[dict[str, str], list[ModuleLength]]] = []
     for usable in (is_a_size, lambda name: False, lambda name: True):
         lengths = module_numbers(unit_map.skeleton, found.lengths, usable)
-        tries.append((_wrong_groups(unit_map, model, examples, groups, lengths), lengths))
+        tries.append((_wrong_groups(unit_map, model, sketch, examples, groups, lengths), lengths))
         if not tries[-1][0]:
             break
     reasons, lengths = min(tries, key=lambda one: len(one[0]))
@@ -255,6 +266,7 @@ def _left_out(skeleton: nn.Module, keep: Mapping[str, float]) -> dict[str, str]:
 def _wrong_groups(
     unit_map: UnitMap,
     model: nn.Module,
+    sketch: Neurons,
     examples: Sequence[Example],
     groups: Sequence[UnitGroup],
     lengths: Sequence[ModuleLength],
@@ -263,19 +275,29 @@ def _wrong_groups(
     good: list[UnitGroup] = []
     wrong: dict[str, str] = {}
 
-    def try_all(some: Sequence[UnitGroup]) -> None:
+    def of_trial() -> str:
+        return submodel_problem(unit_map, model, _trial_draw(unit_map.groups), examples)
+
+    def of_sizes() -> str:
+        problems = (running_problem(unit_map, model, d, examples) for d in sizes_of(unit_map, sketch))
+        return next(filter(None, problems), "")
+
+    def try_all(some: Sequence[UnitGroup], problem: Callable[[], str]) -> None:
         unit_map.set_groups([*good, *some], lengths)
-        message = submodel_problem(unit_map, model, _trial_draw(unit_map.groups), examples)
+        message = problem()
         if not message:
             good.extend(some)
         elif len(some) == 1:
             wrong[some[0].name] = message
         else:
             half = len(some) // 2
-            try_all(some[:half])
-            try_all(some[half:])
+            try_all(some[:half], problem)
+            try_all(some[half:], problem)
 
-    try_all(groups)
+    try_all(groups, of_trial)
+    if good and isinstance(sketch.sketch, Nested):
+        left, good = good, []  # training computes with its sizes, and a kernel may not take them
+        try_all(left, of_sizes)
     return wrong
 
 
