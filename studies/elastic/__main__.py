@@ -17,6 +17,7 @@ from studies.elastic.tasks import TASKS
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = ROOT / "docs" / "studies" / "elastic"  # what earlier runs found: runs go on from there
+CONTENDERS = ("cuts", *RIVALS, "ours", "smaller")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -28,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/elastic"), metavar="DIR")
     parser.add_argument("--data-dir", type=Path, default=Path("../shared/data"), metavar="DIR")
     parser.add_argument("--network", choices=TASKS, action="append", help="one or more of them; default all")
-    parser.add_argument("--only", choices=("cuts", *RIVALS, "ours"), action="append", help="these contenders")
+    parser.add_argument("--only", choices=CONTENDERS, action="append", help="these contenders")
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="at most N seeds")
     parser.add_argument("--publish", action="store_true", help="write numbers, page and figure into docs/")
     given = parser.parse_args(arguments)
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"{task.name} is left out: {error}")
             continue
         draws = {"draws": 2, "rounds": 2, "rates": 2} if given.fast else {}
-        Study(loaded, results, times, **draws).judge(*(given.only or ("cuts", *RIVALS, "ours")))
+        Study(loaded, results, times, **draws).judge(*(given.only or CONTENDERS))
     if results.rows.empty:
         parser.exit(2, "nothing was run, so there is nothing to write\n")
     write(results.rows, times.rows, given.out / "elastic.md", given.out / "elastic.png")

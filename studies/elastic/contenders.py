@@ -39,9 +39,14 @@ WEIGHTS = {  # how often each size is drawn, by setting: at the first and at the
     "own rates, softened": (SMALLER, SMALLER),
     "small first, softened": SMALL_FIRST,
 }
-DRAWN = {setting: np.mean(weights, axis=0) for setting, weights in WEIGHTS.items()}  # over a whole run
 SCORES = ("activation", "output", "taylor")
 CUTS = (*SCORES, "magnitude", "torch-pruning")
+
+
+def draws(setting: str, sizes: Sequence[float] = SIZES) -> Any:
+    """How often each of the smallest sizes is drawn, where there are no others: a row each for both ends."""
+    weights = np.array(WEIGHTS[setting])[:, : len(sizes)]
+    return weights / weights.sum(axis=1, keepdims=True)
 
 
 def labelled(output: Tensor, batch: Rows) -> Tensor:
@@ -140,30 +145,39 @@ class Ours(Contender):
     drawn often at the beginning, large ones at the end, when all rates have become that of the largest size.
     """
 
+    sizes = SIZES
+
     def __init__(self, loaded: Loaded, seed: int, setting: str) -> None:
         self.model, self.sk = elastic(loaded, seed)
         self.loss = loss_of(setting)
         self.small_first = "small first" in setting
         self.momentum = 0.0 if "own rates" in setting or self.small_first else 0.9
-        self.weights, self.random = WEIGHTS[setting], np.random.default_rng(seed)
+        self.weights, self.random = draws(setting, self.sizes), np.random.default_rng(seed)
         self.model.train()
 
     def backward(self, batch: Rows, progress: float) -> float:
         """Draw a size, and train it."""
         first, last = (np.array(w) for w in self.weights)
-        i = int(self.random.choice(len(SIZES), p=(1 - progress) * first + progress * last))
+        i = int(self.random.choice(len(self.sizes), p=(1 - progress) * first + progress * last))
         with self.sk.member(i):
             self.loss(logits(self.model, batch), batch).backward()
-        return SIZES[i]
+        return self.sizes[i]
 
     def rate(self, rates: dict[float, float], size: float, progress: float) -> float:
         """Small first: from the rate of the size to that of the largest."""
         progress = progress if self.small_first else 0.0
-        return rates[size] ** (1 - progress) * rates[1.0] ** progress
+        return rates[size] ** (1 - progress) * rates[self.size] ** progress
 
     def networks(self) -> dict[float, nn.Module]:
         """All sizes."""
-        return {size: self.sk.submodel(member=i, calibrate=False) for i, size in enumerate(SIZES)}
+        return {size: self.sk.submodel(member=i, calibrate=False) for i, size in enumerate(self.sizes)}
+
+
+class Smaller(Ours):
+    """The same without the largest size, which stays the given network: the others have all the steps."""
+
+    sizes = SIZES[:-1]
+    size = sizes[-1]
 
 
 class Prefixes(Contender):
@@ -228,9 +242,8 @@ def begin(name: str, loaded: Loaded, seed: int, setting: str) -> list[Contender]
     if name == "alone":
         _, sk = elastic(loaded, seed)
         return [Alone(sk, setting, size) for size in SIZES]
-    if name == "ours":
-        return [Ours(loaded, seed, setting)]
-    return [{"slimmable": Slimmable, "dynabert": DynaBERT}[name](loaded, seed, setting)]
+    kinds = {"ours": Ours, "smaller": Smaller, "slimmable": Slimmable, "dynabert": DynaBERT}
+    return [kinds[name](loaded, seed, setting)]
 
 
 class Training:

@@ -10,8 +10,18 @@ import numpy as np
 
 from mast.experiments import style
 from mast.support import files
-from studies.elastic.contenders import DRAWN, SIZES
-from studies.elastic.rule import ENOUGH, NETWORKS, STATEMENTS, by_seed, decided, judge
+from studies.elastic.contenders import SIZES, draws
+from studies.elastic.rule import (
+    ENOUGH,
+    NETWORKS,
+    STATEMENTS,
+    WITHOUT_THE_LARGEST,
+    Statement,
+    Verdict,
+    by_seed,
+    decided,
+    judge,
+)
 from studies.elastic.study import EQUAL_STEPS, TUNING, session_of
 from studies.elastic.tasks import TASKS
 
@@ -23,6 +33,8 @@ LINES = (  # contender, share, words
     ("ours", 0.7, "**elastic, .70 of them**"),
     ("ours", 0.35, "**elastic, .35 of them**"),
     ("ours", EQUAL_STEPS, "elastic, as many steps as one size alone"),
+    ("smaller", 1.0, "elastic without 100 %, the seconds of three sizes"),
+    ("smaller", 0.7, "elastic without 100 %, .70 of them"),
 )
 CUT = {
     "random": "random units, the best of eight draws by validation",
@@ -131,6 +143,11 @@ python -m studies.elastic --data-dir DIR --network resnet20   # what is missing 
 ```
 """
 
+WITHOUT = """\
+Whoever can keep the given network as the largest size need not train that size. Then the other three have
+all the steps: here the same statements for these three, against the seconds that they take alone.
+"""
+
 SETUP = """\
 ## How it was done
 
@@ -140,20 +157,20 @@ SETUP = """\
   mirrored; the networks have seen all 50,000 training images before; judged on the first 4,000 and 2,000
   official test images, while the last ones are for validation. stories260K, a Llama of 260 thousand
   weights with grouped heads, on stories of 128 tokens that it sampled itself; judged on 256 others.
-  Training goes epoch after epoch through 4,096 sentences or stories, or 16,384 images, each of which is
-  cropped once.
+  Training goes epoch after epoch through 4,096 sentences or stories, or as many images as a size alone sees
+  (6,400 and 3,200), each of which is cropped once.
 - **Cut.** Units sorted by `activation` on 256 training rows; alone, slimmable, DynaBERT and elastic have
   the same cut. BatchNorm statistics are taken anew from 1,024 training rows for everybody.
 - **Training.** AdamW, no decay, gradients clipped to 1, a rise over a tenth of the steps and a linear
   fall; the same batches for the same seed. The given network teaches by its logits (Kullback-Leibler),
   as they are (*distilled*) or at temperature 4 (*softened*); *alone* takes labels or the teacher, and
-  so does elastic, for whose draws validation rows choose among four ways: evenly; both ends more often
-  (.35, .2, .15, .3); *own rates*, small ones more often (.4, .3, .2, .1) with a learning rate for each
-  size and no momentum; *small first*, the same with draws that go linearly from (.6, .25, .1, .05) to
-  (.05, .1, .25, .6), while all rates move to that of the largest size. Slimmable: the largest learns
-  labels and teaches the smallest and one of the middle sizes. DynaBERT: all sizes at each step, taught
-  by logits (its width stage; hidden states and the depth stage are left out). Slimmable and DynaBERT
-  run on slices written by hand, with up to three seeds.
+  so does elastic, for whose draws validation rows choose among three ways: evenly; *own rates*, small ones
+  more often (.4, .3, .2, .1) with a learning rate for each size and no momentum; *small first*, the same
+  with draws that go linearly from (.6, .25, .1, .05) to (.05, .1, .25, .6), while all rates move to that of
+  the largest size. *Without 100 %*, the others are drawn as often as before, relative to each other.
+  Slimmable: the largest learns labels and teaches the smallest and one of the middle sizes. DynaBERT: all
+  sizes at each step, taught by logits (its width stage; hidden states and the depth stage are left out).
+  Slimmable and DynaBERT run on slices written by hand, with up to three seeds.
 - **Choice.** The learning rate of every contender is the best of three or more, a factor of 3 apart, on
   validation rows, with a seed that does not judge and half of the seconds. Each size alone has the best of
   these rates for itself; the rates of the sizes of elastic are those, times a common factor that is chosen
@@ -198,15 +215,9 @@ def lines(results: Any, times: Any) -> Iterator[str]:
             for s in STATEMENTS
         ],
     )
-    yield "On MiniLM and stories260K no contender is judged with logits at a higher temperature. On"
-    yield "validation rows of SST-2 they lift sizes alone by .005: see the last item of this page.\n"
-    yield from table(
-        ["network", *(s.name for s in STATEMENTS)],
-        [
-            [TASKS[n].title, *(_cell([v for v in verdicts if v.of(n, s)]) for s in STATEMENTS)]
-            for n in networks
-        ],
-    )
+    yield from _verdicts(networks, STATEMENTS, verdicts)
+    yield WITHOUT
+    yield from _verdicts(networks, WITHOUT_THE_LARGEST, verdicts)
     yield "![Accuracy against parameters](../images/elastic.png)\n"
     for name in networks:
         own = times[times["network"] == name]
@@ -221,6 +232,16 @@ def lines(results: Any, times: Any) -> Iterator[str]:
     )
     yield "## What was changed after seeing results\n"
     yield from (f"- {sentence}" for sentence in CHANGED)
+
+
+def _verdicts(
+    networks: Sequence[str], statements: Sequence[Statement], verdicts: Sequence[Verdict]
+) -> Iterator[str]:
+    """A row per network, a column per statement."""
+    rows = [
+        [TASKS[n].title, *(_cell([v for v in verdicts if v.of(n, s)]) for s in statements)] for n in networks
+    ]
+    return table(["network", *(s.name for s in statements)], rows)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -272,7 +293,7 @@ def _network(name: str, results: Any, times: Any) -> Iterator[str]:
 
 
 def _line(test: Any, times: Any, contender: str, share: float, words: str, language: bool) -> Iterator[str]:
-    found = by_seed(test, contender, share)
+    found = _by_size(test, contender, share, "accuracy")
     rows = test[(test["contender"] == contender) & (test["share"] == share)]
     yield words
     for values in (*(found[s] for s in SIZES), found.mean(axis=1)):
@@ -283,8 +304,16 @@ def _line(test: Any, times: Any, contender: str, share: float, words: str, langu
     yield f"{timed(rows, times):.0f}"
     yield f"{_spent(rows):.0f}"
     if language:
-        losses = by_seed(test, contender, share, "loss")
+        losses = _by_size(test, contender, share, "loss")
         yield " / ".join(f"{np.exp(losses[s].mean()):.2f}" for s in SIZES)
+
+
+def _by_size(test: Any, contender: str, share: float, column: str) -> Any:
+    """A row per seed; where the largest size was not trained, it is the given network."""
+    found = by_seed(test, contender, share, column)
+    if 1.0 not in found:
+        found[1.0] = test[test["contender"] == "given"][column].iloc[0]
+    return found
 
 
 def timed(rows: Any, times: Any) -> float:
@@ -302,8 +331,10 @@ def timed(rows: Any, times: Any) -> float:
     taught = contender == "dynabert" or (contender != "slimmable" and "labels" not in setting)
     if contender == "alone":
         step, before = sum(seconds["alone", s] for s in SIZES), 0.0
-    elif contender == "ours":
-        step = sum(w * seconds["ours", s] for w, s in zip(DRAWN[setting], SIZES, strict=True))
+    elif contender in ("ours", "smaller"):
+        sizes = SIZES[:-1] if contender == "smaller" else SIZES
+        drawn = draws(setting, sizes).mean(axis=0)
+        step = sum(w * seconds["ours", s] for w, s in zip(drawn, sizes, strict=True))
         before = seconds["sorting", 0.0]
     else:
         step, before = seconds[contender, 1.0], seconds["sorting", 0.0]

@@ -16,12 +16,12 @@ import torch
 from mast.support import files
 from studies.elastic.contenders import (
     CUTS,
-    DRAWN,
     SIZES,
     WEIGHTS,
     Training,
     begin,
     cuts,
+    draws,
     elastic,
     evaluate,
     train,
@@ -100,10 +100,11 @@ class Study:
             if name == "cuts":
                 continue
             self.seconds(session_of(name))
-            setting, rates = self.tuned(name)
-            shares = (*SHARES, EQUAL_STEPS) if name == "ours" else (1.0,)
-            seeds = self.task.seeds if name in ("alone", "ours") else min(3, self.task.seeds)
-            first = self.task.first if name in ("alone", "ours") else self.task.rivals
+            setting, rates = self.tuned("ours" if name == "smaller" else name)
+            shares = {"ours": (*SHARES, EQUAL_STEPS), "smaller": SHARES[:2]}.get(name, (1.0,))
+            judged = name in ("alone", "ours", "smaller")
+            seeds = self.task.seeds if judged else min(3, self.task.seeds)
+            first = self.task.first if judged else self.task.rivals
             for share in shares:
                 for seed in range(first, first + (min(2, seeds) if share == EQUAL_STEPS else seeds)):
                     self.run(name, setting, share, rates, seed, "test")
@@ -247,7 +248,7 @@ class Study:
         ]
 
     def steps(self, name: str, setting: str, share: float) -> int:
-        """How many steps a contender has for a share of the seconds that the four sizes take alone.
+        """How many steps a contender has for a share of the seconds that its sizes take alone.
 
         Those are their steps and, if they are taught, the given network's outputs for the rows they see.
         Outputs count once per row, for everybody. Sorting counts for all but the sizes alone.
@@ -257,11 +258,13 @@ class Study:
             return alone
         times = self.seconds(session_of(name)).set_index(["what", "size"])["seconds"]
         epoch, teacher = max(1, len(self.loaded.train) // self.task.batch), times["teacher", 1.0]
-        budget = self.task.steps * sum(times["alone", s] for s in SIZES)
+        sizes = SIZES[:-1] if name == "smaller" else SIZES
+        budget = self.task.steps * sum(times["alone", s] for s in sizes)
         if self.tuned("alone")[0] != "labels":
             budget += teacher * min(self.task.steps, epoch)
-        if name == "ours":
-            own = sum(w * times["ours", s] for w, s in zip(DRAWN[setting], SIZES, strict=True))
+        if name in ("ours", "smaller"):
+            drawn = draws(setting, sizes).mean(axis=0)
+            own = sum(w * times["ours", s] for w, s in zip(drawn, sizes, strict=True))
         else:
             own = times[name, 1.0]
         left = share * budget - times["sorting", 0.0]
@@ -276,4 +279,4 @@ def _best(scores: dict[float, float]) -> float:
 
 def session_of(name: str) -> str:
     """The timing session of a contender."""
-    return "ours" if name == "ours" else "rivals"
+    return "ours" if name in ("ours", "smaller") else "rivals"

@@ -19,6 +19,7 @@ from studies.elastic.contenders import (
     WEIGHTS,
     DynaBERT,
     Ours,
+    Smaller,
     Training,
     cuts,
     elastic,
@@ -186,6 +187,18 @@ def test_small_sizes_come_first_and_all_rates_end_as_that_of_the_largest(loaded)
         assert 0.28 < drawn.count(most) / 60 < 0.92  # .6, five standard errors
 
 
+def test_without_the_largest_size_the_others_have_its_steps(loaded):
+    smaller = Smaller(loaded, 1, "small first")
+    rates = dict(zip(SIZES, (0.8, 0.4, 0.2, 0.1), strict=True))
+    assert smaller.rate(rates, 0.25, 1.0) == pytest.approx(0.2)
+    first, last = smaller.weights
+    np.testing.assert_allclose(first, np.array([0.6, 0.25, 0.1]) / 0.95)
+    np.testing.assert_allclose(last, np.array([0.05, 0.1, 0.25]) / 0.4)
+    batch = next(loaded.train.batches(2, 1, 0))
+    assert {smaller.backward(batch, progress) for progress in (0, 1) for _ in range(40)} == set(SIZES[:3])
+    assert list(smaller.networks()) == list(SIZES[:3])
+
+
 def test_ours_is_chosen_by_the_statements_that_judge(loaded):
     """Not by the mean alone: a size that falls far behind counts, and the given network."""
     study = Study(loaded, None, None)
@@ -239,6 +252,9 @@ def test_steps_follow_from_seconds(loaded, tmp_path):
         assert study.steps("ours", setting, 0.01) == int((0.01 * budget - 1.03) / (own + teacher)) < epoch
     study.tuned = lambda name: ("distilled", 1.0)  # whose teacher counts too
     assert study.steps("ours", "even", 1.0) == int((budget - 1.03) / (0.5 * np.mean(SIZES)))
+    three = np.mean(SIZES[:3])
+    left = 100 * sum(SIZES[:3]) + epoch * 0.2 - 1.03 - epoch * 0.2
+    assert study.steps("smaller", "even", 1.0) == int(left / (0.5 * three))
     assert study.steps("ours", "even", EQUAL_STEPS) == study.steps("alone", "labels", 1.0) == 100
     steps = study.steps("ours", "even, labels", 0.7)
     row = {"network": "stories260k", "contender": "ours", "setting": "even, labels", "steps": steps}
@@ -277,6 +293,7 @@ def frame(ours, alone, given=0.9, random=0.5):
         add("alone", "", 1.0, seed, np.array(alone) + 0.05 * seed)  # seeds differ more than contenders
         for share in (1.0, 0.7, 0.35):
             add("ours", "", share, seed, np.array(ours) + 0.05 * seed)
+        add("smaller", "", 0.7, seed, np.array(ours)[:3] + 0.05 * seed)
     add("cut", "random", 0.0, 1, [random])
     rows.append(rows[0] | {"contender": "given", "size": 1.0, "accuracy": given})
     return pandas.DataFrame(rows)
@@ -303,6 +320,7 @@ def test_the_rule_is_about_the_mean_and_every_size(difference, equal, seventy, l
     assert found["equal seconds"] == equal
     assert found["0.70 of them"] == found["0.35 of them"] == seventy
     assert found["largest"] == largest
+    assert found["0.70 of theirs"] == (np.mean(difference[:3]) >= -0.005 and min(difference[:3]) >= -0.015)
     assert decided(verdicts)["equal seconds"] == (int(equal), 1)
 
 
@@ -325,11 +343,18 @@ def test_a_fast_run_leaves_a_page_and_is_not_made_twice(data, tmp_path):
     main(arguments)
     tmp_path = tmp_path / "fast"
     page = (tmp_path / "elastic.md").read_text()
-    for words in ("elastic, .70 of them", "slimmable", "DynaBERT", "`taylor`", "| alone |"):
+    for words in (
+        "elastic, .70 of them",
+        "elastic without 100 %",
+        "slimmable",
+        "DynaBERT",
+        "`taylor`",
+        "| alone |",
+    ):
         assert words.lower() in page.lower()
     assert (tmp_path / "elastic.png").stat().st_size > 10_000
     found = pandas.read_csv(tmp_path / "results.csv", keep_default_na=False)
-    assert set(found["contender"]) == {"given", "cut", "alone", "slimmable", "dynabert", "ours"}
+    assert set(found["contender"]) == {"given", "cut", "alone", "slimmable", "dynabert", "ours", "smaller"}
     assert set(found[found["contender"] == "ours"]["share"]) == {1.0, 0.7, 0.5, 0.35, 0.0}
     before = (tmp_path / "results.csv").read_bytes()
     main(arguments)
