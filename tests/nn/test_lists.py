@@ -99,9 +99,19 @@ def test_a_delta_by_its_number(sketch, tmp_path):
         sk.save_delta(tmp_path / "2.delta", member=1, seed=2)
 
 
+@pytest.mark.parametrize("size", [{"density": 0.5}, {"budget": "50% params"}])
+def test_a_member_has_its_own_size(size):
+    sk = mast.nn.sparsify(mlp(), LISTS["units, nested"])
+    with pytest.raises(ArgumentError, match="its own size"):
+        sk.submodel(member=0, **size)
+
+
 def test_a_removed_handle_has_no_members():
     sk = mast.nn.sparsify(mlp(), LISTS["units, nested"])
+    sk.optimizer(torch.optim.SGD, lr=0.1)
     sk.remove()
+    with pytest.raises(mast.MastError, match=r"sk\.small.*after sk\.remove"), sk.small():
+        pass
     with pytest.raises(mast.MastError, match=r"sk\.member.*after sk\.remove"), sk.member(0):
         pass
     with pytest.raises(mast.MastError, match=r"after sk\.remove"), sk.at(sk.member_key(0)):

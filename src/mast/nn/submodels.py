@@ -49,6 +49,8 @@ def pick(
     if member is not None:
         if which != 0:
             raise ArgumentError("a draw is named by its seed or by member, not by both")
+        if density is not None or budget is not None:
+            raise ArgumentError("a member of a list has its own size: give a seed with a density or budget")
         which = sk.member_key(member)
     if density is not None and budget is not None:
         raise ArgumentError("a submodel has a density or a budget, not both")

@@ -112,6 +112,7 @@ class RowOptimizer:
 
         It is valid until `step`. Entered again before that, it is the same model, and gradients add up.
         """
+        self.sk.watched.refuse_removed("sk.small() cannot be used")
         waiting = any(p.grad is not None for p in self._pool.parameters.values())
         drawn = self._ahead[-1][0].key if self._ahead else None
         if drawn != self.sk.drawn or self._drawn_from is not self.sk.bound:
