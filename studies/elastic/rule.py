@@ -45,6 +45,8 @@ STATEMENTS = (
 WITHOUT_THE_LARGEST = (  # what a user does who can keep the given network; decided before the runs, too
     Statement("three sizes", "with the CPU seconds that these three take alone", True),
     Statement("0.70 of theirs", "with .70 of these seconds", True),
+    # added when its numbers were known: three sizes take .65 to .70 of the seconds of four
+    Statement("with 100 % as given", "and the given network, as four sizes with .70 of the seconds", True),
 )
 COMPARED = (  # statement, contender, share of the seconds
     ("equal seconds", "ours", 1.0),
@@ -85,15 +87,10 @@ def _judge(network: str, results: Any) -> Iterator[Verdict]:
         found = by_seed(test, contender, share)
         if alone.empty or found.empty:
             continue
-        difference = (found - alone[found.columns]).dropna()
-        mean, sizes = difference.mean(axis=1), difference.mean()
-        holds = margin(sizes, share) >= 0
-        error, seeds = "", "1 seed"
-        if len(mean) > 1:
-            error = f" (standard error {mean.std(ddof=1) / np.sqrt(len(mean)):.4f})"
-            seeds = f"{len(mean)} seeds"
-        words = f"{mean.mean():+.4f}{error}, at its worst size {sizes.min():+.4f}; {seeds}"
-        yield Verdict(network, name, holds, words)
+        yield _compare(network, name, (found - alone[found.columns]).dropna(), share)
+        if (contender, share) == ("smaller", 1.0) and not given.empty:
+            found[1.0] = given["accuracy"].iloc[0]
+            yield _compare(network, "with 100 % as given", (found - alone).dropna(), 0.7)
     both = [ours[share] for share in (1.0, 0.7) if not ours[share].empty]
     if both and not given.empty:
         behind = [float(o[1.0].mean() - given["accuracy"].iloc[0]) for o in both]
@@ -101,6 +98,17 @@ def _judge(network: str, results: Any) -> Iterator[Verdict]:
     if both and not random.empty:
         ahead = [float(o[SIZES[0]].mean() - random["accuracy"].iloc[0]) for o in both]
         yield Verdict(network, "smallest", min(ahead) >= SMALLEST, " and ".join(f"{a:+.4f}" for a in ahead))
+
+
+def _compare(network: str, name: str, difference: Any, share: float) -> Verdict:
+    """The verdict on differences, a row per seed and a column per size, by the margins of a share."""
+    mean, sizes = difference.mean(axis=1), difference.mean()
+    error, seeds = "", "1 seed"
+    if len(mean) > 1:
+        error = f" (standard error {mean.std(ddof=1) / np.sqrt(len(mean)):.4f})"
+        seeds = f"{len(mean)} seeds"
+    words = f"{mean.mean():+.4f}{error}, at its worst size {sizes.min():+.4f}; {seeds}"
+    return Verdict(network, name, margin(sizes, share) >= 0, words)
 
 
 def margin(difference: Any, share: float) -> float:
