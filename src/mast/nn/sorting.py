@@ -273,5 +273,5 @@ class SortedUnits:
         names = {a.tensor for group in self.groups for a in group.slices}
         for name, p in self.model.named_parameters():
             if name in names:
-                found.update(p.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+                found.update(p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return found.hexdigest()
