@@ -123,6 +123,25 @@ def test_a_pruned_weight_is_sketched_itself():
     assert torch.equal(model[0](X), expected)
 
 
+def test_weights_that_hooks_compute_are_copied():
+    """They are no leaves of a graph after a forward pass, and torch refuses to copy such tensors."""
+    model = mlp()
+    prune.l1_unstructured(model[0], "weight", 0.5)
+    given = model(X).detach()
+    mast.nn.sort_units(model, [X])
+    torch.testing.assert_close(model(X), given)
+    sk = mast.nn.elastic(model, [0.5, 1.0], [X])
+    for member in range(2):
+        with sk.member(member):
+            torch.testing.assert_close(model(X), sk.submodel(member=member)(X))
+    sk.remove()
+    model(X)
+    assert mast.nn.advise(model, nn.functional.mse_loss, [(X, given)], mast.Bernoulli(0.5)).plain > 0
+    sk = mast.nn.sparsify(model, mast.Bernoulli(0.5))
+    model(X)
+    assert sk.submodel(1)(X).shape == given.shape
+
+
 def test_removing_a_parametrization_leaves_no_mask():
     model = mlp()
     parametrizations.weight_norm(model[0])

@@ -67,13 +67,19 @@ def test_pretrained_weights_under_nested_sizes_with_scales(sketch):
     mast.nn.sparsify(model, sketch)
     (start,) = [f for f in mast.nn.validate(model) if f.where == "the start"]
     assert start.certain
-    assert "its BatchNorm layers have counted batches" in start.problem
+    assert "its BatchNorm layers have seen batches" in start.problem
     assert "scaled=False" in start.fix
     optimizer = optim.SGD(model.parameters(), lr=0.1)
     model(torch.randn(5, 4)).sum().backward()
     with pytest.warns(UserWarning, match="pretrained weights are lost"):
         optimizer.step()
     assert not [f for f in mast.nn.validate(model) if f.where == "the start"]  # it lies behind
+
+
+def test_statistics_of_old_files_without_counts_show_training():
+    model, state = normed(trained=False), normed(trained=True).state_dict()
+    model.load_state_dict({name: t for name, t in state.items() if "num_batches" not in name}, strict=False)
+    assert mast.nn.sparsify(model, mast.nn.Neurons(SIZES)).trained
 
 
 def test_fresh_weights_under_nested_sizes_are_not_called_pretrained():

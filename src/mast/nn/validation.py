@@ -175,14 +175,14 @@ def signs_of_training(model: nn.Module) -> str:
     >>> model = nn.BatchNorm1d(1)
     >>> _ = model(torch.ones(2, 1))
     >>> signs_of_training(model)
-    'its BatchNorm layers have counted batches'
+    'its BatchNorm layers have seen batches'
     """
     if name := getattr(getattr(model, "config", None), "_name_or_path", ""):
         return f"its configuration was loaded from {str(name)!r}"
     for module in model.modules():
-        counted = module.num_batches_tracked if isinstance(module, BatchNorm) else None
-        if counted is not None and not counted.is_meta and counted > 0:
-            return "its BatchNorm layers have counted batches"
+        mean = module.running_mean if isinstance(module, BatchNorm) else None
+        if mean is not None and not mean.is_meta and mean.any():  # old files have no counts of batches
+            return "its BatchNorm layers have seen batches"
     return ""
 
 

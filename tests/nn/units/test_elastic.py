@@ -312,6 +312,19 @@ def test_statistics_are_put_right_too(zoo):
     assert all(torch.equal(t, weights[name]) for name, t in again.state_dict().items())
 
 
+def test_runs_in_channels_last_resume():
+    """Strides of 1 x 1 kernels are ambiguous, and torch takes them for contiguous in any format."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 4, 1))
+    model.to(memory_format=torch.channels_last)
+    x, plain = torch.randn(2, 3, 4, 4), copy.deepcopy(model)
+    sk = mast.nn.elastic(model, SIZES, [x])
+    plain.load_state_dict(model.state_dict())
+    again = mast.nn.elastic(plain, SIZES, [x])
+    again.load_state_dict(sk.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
+
+
 # ---- members ---------------------------------------------------------------------------------------------
 
 

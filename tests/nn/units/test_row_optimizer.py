@@ -55,6 +55,36 @@ def test_plain_sgd_equals_masked_training(zoo, name, kind):
     assert moved > 1e-3
 
 
+class Beside(nn.Module):
+    """A layer that takes units, and behind them values that stay."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 6), nn.Linear(10, 2)
+
+    def forward(self, x):
+        return self.down(torch.cat([self.up(x).relu(), x], 1))
+
+
+def test_entries_that_stay_behind_units():
+    torch.manual_seed(0)
+    a, x = Beside(), torch.randn(5, 4)
+    b = copy.deepcopy(a)
+    masked, rows = (mast.nn.sparsify(m, "neurons:.5", example=x, seed=3) for m in (a, b))
+    optimizer = torch.optim.SGD(a.parameters(), lr=0.1)
+    mine = rows.optimizer(torch.optim.SGD, lr=0.1)
+    for t in range(4):
+        with rows.small() as net:
+            torch.testing.assert_close(net(x), masked.submodel(masked.key)(x))
+            loss_of(net(x), t).backward()
+        mine.step()
+        loss_of(a(x), t).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for p, q in zip(a.parameters(), b.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+
+
 def test_accumulation_and_a_scheduler(zoo):
     a, inputs = zoo.make("mlp")
     b = copy.deepcopy(a)

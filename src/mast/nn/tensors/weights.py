@@ -148,7 +148,7 @@ class WatchedModel:
 
     def plain_copy(self) -> nn.Module:
         """A copy of the model with the weights x and no trace of `sparsify`."""
-        model = copy.deepcopy(self.model)
+        model = copied(self.model)
         model._forward_pre_hooks.pop(self._guard.id, None)
         return model
 
@@ -251,6 +251,17 @@ def unwrapped(model: nn.Module) -> nn.Module:
         if type(module).__name__ == "OptimizedModule":
             raise ArgumentError("the model is compiled: sparsify the original; training then runs uncompiled")
     return model
+
+
+def copied(model: nn.Module, memo: Mapping[int, Any] | None = None) -> nn.Module:
+    """A copy of the model, as `copy.deepcopy` makes it with this memo.
+
+    That refuses what hooks computed in the last forward pass, as those of ``torch.nn.utils.prune`` do: it
+    comes without its graph, and the next forward pass of the copy computes it anew.
+    """
+    attributes = (t for module in model.modules() for t in vars(module).values())
+    computed = {id(t): t.detach() for t in attributes if isinstance(t, Tensor) and not t.is_leaf}
+    return copy.deepcopy(model, computed | dict(memo or {}))
 
 
 def find(model: nn.Module, weights: Sequence[Weight]) -> dict[nn.Module, list[Place]]:
