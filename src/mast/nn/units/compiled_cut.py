@@ -305,7 +305,7 @@ def _fill_lists(layout: Any, kept: Any, lists: Any) -> None:
         number, group, run, offset, scaled = pieces[p]
         if group < 0:  # all of that many
             for k in range(run):
-                indices[n], factors[n] = k, 1.0
+                indices[n], factors[n] = offset + k, 1.0
                 n += 1
         else:
             for u in range(bounds[group], bounds[group + 1]):
