@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import random as python_numbers
 import traceback
@@ -19,6 +18,7 @@ from torch.func import functional_call
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.tensors.torch_private import OperationMode
+from mast.nn.tensors.weights import deep_copy
 from mast.nn.units.groups import UnitDraw
 from mast.sketches import DiagonalDraw
 
@@ -96,7 +96,7 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
 
 def shadow(model: nn.Module) -> nn.Module:
     """A copy with the same parameters and buffers of its own: what it does leaves no trace in the model."""
-    return copy.deepcopy(model, {id(p): p for p in model.parameters()})
+    return deep_copy(model, {id(p): p for p in model.parameters()})
 
 
 @contextmanager
@@ -194,7 +194,7 @@ def compare_outputs(
         if gap > tolerance and dtype is not torch.float64:  # more digits tell rounding from errors
             wide, exact = {n: v.double() for n, v in values.items()}, example.to(whole, torch.float64)
             with suppress(Exception):  # a model that insists on its type
-                twins = copy.deepcopy(whole).double(), copy.deepcopy(other).double()
+                twins = deep_copy(whole).double(), deep_copy(other).double()
                 gap = _gap(twins[0], wide, twins[1], exact, training, random)
         worst = max(worst, gap)
         if gap > tolerance:
