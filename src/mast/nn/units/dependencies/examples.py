@@ -41,6 +41,7 @@ class Example:
     args: tuple[Any, ...]
     options: Mapping[str, Any]
     unlabelled: bool = False  # whether labels were left out
+    paired: bool = False  # whether it was the first of a pair
 
     @classmethod
     def of(cls, batch: Any) -> Example:
@@ -74,7 +75,7 @@ class Example:
                 return {key: moved(v) for key, v in value.items()}
             return type(value)(moved(v) for v in value) if type(value) in (list, tuple) else value
 
-        return Example(moved(self.args), moved(dict(self.options)), self.unlabelled)
+        return Example(moved(self.args), moved(dict(self.options)), self.unlabelled, self.paired)
 
 
 def first_line(error: Exception) -> str:
