@@ -59,6 +59,22 @@ def test_a_tuple_of_two_is_inputs_and_targets_and_not_two_inputs():
     torch.testing.assert_close(mast.nn.recalibrate(Named(), [(X, 9 * X)]).norm.running_mean, X.mean(0))
 
 
+class OfTwo(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x, other):
+        return self.last(self.first(x).relu() + self.first(other).relu())
+
+
+def test_who_passes_two_inputs_as_a_pair_is_told_how_to_pass_them():
+    with pytest.raises(mast.MastError, match=r"'other'\. The batch is a pair.* \(\(first, second\), None\)"):
+        mast.nn.elastic(OfTwo(), [0.5, 1.0], [(X, X)])
+    for batch in (((X, X), None), {"x": X, "other": X}):
+        assert mast.nn.elastic(OfTwo(), [0.5, 1.0], [batch]).members == 2
+
+
 def test_labels_are_left_out_where_no_loss_is_asked_for():
     model = Named().eval()
     batch = Batch.of({"x": X, "labels": LABELS})

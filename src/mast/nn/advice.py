@@ -18,7 +18,7 @@ from mast.nn.factory import sparsify
 from mast.nn.submodels import put_draw
 from mast.nn.tensors.sparsified import multiply
 from mast.nn.tensors.top_share import TopShare
-from mast.nn.tensors.weights import Shift, Where, copied, unwrapped
+from mast.nn.tensors.weights import Shift, Where, deep_copy, unwrapped
 from mast.nn.units import Structured
 from mast.nn.units.unit_map import align_columns
 from mast.randomness import Key, Purpose
@@ -163,9 +163,9 @@ def advise(
     T = check_int("steps", steps, 1)
     draws = None if draws is None else check_int("draws", draws, 0)
     iterations = None if iterations is None else check_int("iterations", iterations, 1)
-    dense = copied(unwrapped(model))
+    dense = deep_copy(unwrapped(model))
     example = data[0].plain() if isinstance(sketch, Structured) else None
-    sk = sparsify(copied(dense), sketch, shift=shift, keep=keep, where=where, example=example)
+    sk = sparsify(deep_copy(dense), sketch, shift=shift, keep=keep, where=where, example=example)
     root = Key(seed).child(0, Purpose.ESTIMATE).seed
     small = sum(p.numel() for p in dense.parameters() if p.requires_grad) <= LARGE
     draws = (3 if small else 1) if draws is None else draws

@@ -55,7 +55,8 @@ class Batch:
     def plain(self) -> Example:
         """The arguments without labels, as no loss is asked for."""
         options = {name: value for name, value in self.inputs.options.items() if name != LABELS}
-        return replace(self.inputs, options=options, unlabelled=LABELS in self.inputs.options)
+        without = LABELS in self.inputs.options
+        return replace(self.inputs, options=options, unlabelled=without, paired=self.paired)
 
     def call(self, model: nn.Module) -> Any:
         """What the model makes of the inputs, without labels, on the model's device."""

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from mast.errors import ArgumentError, MastError
 from mast.nn.batches import Loss, with_first
 from mast.nn.importance import Importance
-from mast.nn.tensors.weights import copied, refuse_sharded, unwrapped
+from mast.nn.tensors.weights import deep_copy, refuse_sharded, unwrapped
 from mast.nn.units import Neurons, UnitGroup, UnitMap, find_units
 from mast.nn.units.dependencies.examples import Example, compare_outputs, fork_generators
 from mast.sketches import RandK
@@ -154,7 +154,7 @@ def _permutation_problem(
     model: nn.Module, unit_map: UnitMap, groups: Sequence[UnitGroup], orders: Orders
 ) -> str:
     """What is wrong with a copy of the model whose units are permuted, if anything is."""
-    permuted = copied(model)
+    permuted = deep_copy(model)
     permute(permuted, groups, orders)
     examples = [example.to(model) for example in unit_map.examples]
     gap, message = compare_outputs(model, {}, permuted, examples, unit_map.modes, random=False)

@@ -146,6 +146,8 @@ def test_damaged_states_are_refused(models):
         sk.load_state_dict(state | {"layout": 0})
     with pytest.raises(mast.MastError, match="step"):
         sk.load_state_dict(state | {"step": -1})
+    with pytest.raises(mast.MastError, match="is a dict, got NoneType"):
+        sk.load_state_dict(None)
 
 
 def test_sketches_are_described_by_their_content():

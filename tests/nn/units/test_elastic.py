@@ -245,6 +245,40 @@ def test_submodels_of_a_model_that_was_converted_since(dtype):
     assert next(sk.submodel(budget="50% flops").parameters()).dtype is dtype
 
 
+class KeepsWhatItSaw(nn.Module):
+    """Attention is often written so, for pictures: torch does not copy what has a graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores, self.first, self.last = nn.Linear(4, 1), nn.Linear(4, 16), nn.Linear(16, 3)
+        self.attention, self.seen = None, []
+
+    def forward(self, x):
+        hidden = self.first(x).relu()
+        self.attention = self.scores(x).softmax(1)
+        self.seen = [hidden]
+        return self.last(self.attention * hidden)
+
+
+def test_a_network_that_keeps_results_of_its_last_pass():
+    torch.manual_seed(0)
+    model, x = KeepsWhatItSaw(), torch.randn(2, 5, 4)
+    given = copy.deepcopy(model)
+    model(x).sum().backward()
+    sk = mast.nn.elastic(model, SIZES, [x])
+    torch.testing.assert_close(model.eval()(x), given(x))
+    optimizer = torch.optim.SGD(model.train().parameters(), lr=0.1)
+    model(x).square().sum().backward()
+    optimizer.step()
+    for i in range(sk.members):
+        with sk.member(i):
+            torch.testing.assert_close(sk.submodel(member=i)(x), model(x))
+    assert model.attention.grad_fn is not None
+    sk.remove()
+    mast.nn.sort_units(model, [x])
+    assert mast.nn.sparsify(model, mast.Bernoulli(0.5)).submodel()(x).shape == (2, 5, 3)
+
+
 def test_an_error_leaves_the_model_plain():
     model, x = mlp()
     with pytest.raises(mast.MastError, match="a loss is needed"):

@@ -221,6 +221,44 @@ def plain():
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).double()
 
 
+class FreshAttention(nn.Module):
+    """Another number is equal to that of its heads, and says little as long as all scores are near 0."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.num_heads, self.head_size, self.all_head_size = 4, 4, 16
+        setattr(self, number, 4)
+        self.number = number
+        self.q, self.k, self.v, self.out = (nn.Linear(16, 16) for _ in range(4))
+        for p in self.parameters():
+            nn.init.normal_(p, std=0.05)
+
+    def forward(self, x):
+        q, k, v = (f(x).view(*x.shape[:2], self.num_heads, self.head_size) for f in (self.q, self.k, self.v))
+        scores = torch.einsum("blhd,bmhd->bhlm", q, k) * getattr(self, self.number) / 10
+        mixed = torch.einsum("bhlm,bmhd->blhd", scores.softmax(-1), v)
+        return self.out(mixed.reshape(*x.shape[:2], self.all_head_size))
+
+
+def test_a_ratio_that_happens_to_equal_the_number_of_heads_stays():
+    torch.manual_seed(0)
+    model, x = FreshAttention("reduction_ratio"), torch.randn(2, 5, 16) / 10
+    sk = mast.nn.sparsify(model, neurons(), example=x)
+    assert groups(sk) == {"q.weight": 4}
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(40)  # as they are when it is trained
+    model.double()
+    agree(sk, x.double())
+
+
+def test_a_difference_that_is_small_before_training_is_seen():
+    torch.manual_seed(0)
+    model, x = FreshAttention("sharpness"), torch.randn(2, 5, 16) / 10
+    with pytest.raises(mast.MastError, match=r"q\.weight: a smaller model differs in eval mode"):
+        mast.nn.sparsify(model, neurons(), example=x)
+
+
 def test_hooks_and_patched_forwards_are_followed():
     x = torch.randn(5, 4, dtype=torch.float64)
     hooked = plain()

@@ -55,34 +55,37 @@ def test_plain_sgd_equals_masked_training(zoo, name, kind):
     assert moved > 1e-3
 
 
-class Beside(nn.Module):
-    """A layer that takes units, and behind them values that stay."""
+class BesideItsInput(nn.Module):
+    """Units of two layers, between and behind entries of a weight that no draw cuts."""
 
     def __init__(self):
         super().__init__()
-        self.up, self.down = nn.Linear(4, 6), nn.Linear(10, 2)
+        self.one, self.two, self.last = nn.Linear(5, 8), nn.Linear(5, 6), nn.Linear(24, 2)
 
     def forward(self, x):
-        return self.down(torch.cat([self.up(x).relu(), x], 1))
+        return self.last(torch.cat([self.one(x).tanh(), x, self.two(x).relu(), x], 1))
 
 
-def test_entries_that_stay_behind_units():
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_entries_that_stay_between_units_are_their_own(kind):
     torch.manual_seed(0)
-    a, x = Beside(), torch.randn(5, 4)
-    b = copy.deepcopy(a)
-    masked, rows = (mast.nn.sparsify(m, "neurons:.5", example=x, seed=3) for m in (a, b))
-    optimizer = torch.optim.SGD(a.parameters(), lr=0.1)
-    mine = rows.optimizer(torch.optim.SGD, lr=0.1)
-    for t in range(4):
-        with rows.small() as net:
-            torch.testing.assert_close(net(x), masked.submodel(masked.key)(x))
-            loss_of(net(x), t).backward()
-        mine.step()
-        loss_of(a(x), t).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    for p, q in zip(a.parameters(), b.parameters(), strict=True):
-        torch.testing.assert_close(p, q)
+    model, x = BesideItsInput().double(), torch.linspace(-1, 1, 20, dtype=torch.double).view(4, 5)
+    twin = copy.deepcopy(model)
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Nested([0.5, 1.0], scaled=False)), example=x)
+    mine, theirs = sk.optimizer(kind, lr=0.1), kind(twin.parameters(), lr=0.1)
+    kept = {"one": range(4), "two": range(3)}
+    columns = [*kept["one"], *range(8, 13), *(13 + i for i in kept["two"]), *range(19, 24)]
+    with sk.member(0), sk.small() as net:
+        assert net.last.weight.equal(twin.last.weight[:, columns])
+        loss_of(net(x), 0).backward()
+    mine.step()
+    parts = [getattr(twin, name) for name in kept]
+    hidden = [part(x)[:, list(units)] for part, units in zip(parts, kept.values(), strict=True)]
+    inputs = torch.cat([hidden[0].tanh(), x, hidden[1].relu(), x], 1)
+    loss_of(nn.functional.linear(inputs, twin.last.weight[:, columns], twin.last.bias), 0).backward()
+    theirs.step()  # a gradient of 0 moves nothing, at the first step
+    for (name, p), q in zip(model.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-12, msg=name)
 
 
 def test_accumulation_and_a_scheduler(zoo):

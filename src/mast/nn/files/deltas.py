@@ -25,7 +25,7 @@ from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
 from mast.nn.files.delta_weights import DTYPES, WeightChange, changes_of, rebuilt, type_name
 from mast.nn.files.tensor_files import digest
-from mast.nn.tensors.weights import copied, unwrapped
+from mast.nn.tensors.weights import deep_copy, unwrapped
 from mast.randomness import LAYOUT, Key
 from mast.sketches import Sketch
 from mast.sketches.formats import describe
@@ -166,7 +166,7 @@ class Delta:
         model = unwrapped(model)
         if difference := self._difference(model.state_dict(keep_vars=True)):
             raise ArgumentError(f"the model is not the base of {self.path}: {difference}")
-        model = model if in_place else copied(model)
+        model = model if in_place else deep_copy(model)
         state = model.state_dict(keep_vars=True)
         with torch.no_grad():
             for name, change in self.differences().items():

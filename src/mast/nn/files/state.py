@@ -37,6 +37,8 @@ def state_of(sk: Sparsifier) -> dict[str, Any]:
 def restore(sk: Sparsifier, state: Mapping[str, Any]) -> None:
     """Continue from a state, if it was taken in the same setup."""
     setup = _setup(sk)
+    if not isinstance(state, Mapping):
+        raise ArgumentError(f"the state of a sparsifier is a dict, got {type(state).__name__}")
     absent = [field for field in (*setup, "seed", "step", "node", "shift") if field not in state]
     if absent:
         raise ArgumentError(f"this is not the state of a sparsifier: it has no {absent[0]!r}")

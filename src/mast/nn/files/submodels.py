@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
-from mast.nn.tensors.weights import copied, unwrapped
+from mast.nn.tensors.weights import deep_copy, unwrapped
 from mast.nn.units import UnitDraw, UnitMap
 from mast.nn.units.cuts import SubmodelSizes, fit_attributes
 from mast.nn.units.stand_ins import PassThrough
@@ -188,7 +188,7 @@ def _shapes_in(header: Mapping[str, Any]) -> dict[str, tuple[Shape, Shape]]:
 
 def _resized(whole: nn.Module, sizes: SubmodelSizes) -> nn.Module:
     """A copy of a model without absent modules and heads; its tensors are as they were."""
-    small = copied(whole)
+    small = deep_copy(whole)
     modules = dict(small.named_modules())
     for name in (*sizes.absent, *sizes.heads, *sizes.numbers):
         if name not in modules:

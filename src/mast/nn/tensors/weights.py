@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError, MastError
-from mast.nn.tensors.torch_private import FSDP_MARK
+from mast.nn.tensors.torch_private import FSDP_MARK, tree_leaves
 from mast.support.checks import Array
 
 _DEEP = 3  # how many dicts and lists may lie around a parameter
@@ -31,6 +31,19 @@ Calibration = Iterable[Any] | Literal[False] | None
 Keep = float | Array | Tensor
 #: what a shift may be: nothing, "init", a model with the same parameters, or tensors by name
 Shift = None | str | nn.Module | Mapping[str, Tensor]
+
+
+def deep_copy(model: nn.Module, memo: Mapping[int, Any] | None = None) -> nn.Module:
+    """A copy. What a forward pass has left in modules, which torch does not copy, is there without its graph.
+
+    >>> layer = nn.Linear(3, 2)
+    >>> layer.seen = layer(torch.ones(3))
+    >>> deep_copy(layer).seen.equal(layer.seen)
+    True
+    """
+    leaves = (leaf for module in model.modules() for leaf in tree_leaves(vars(module)))
+    left = {id(t): t.detach().clone() for t in leaves if isinstance(t, Tensor) and not t.is_leaf}
+    return copy.deepcopy(model, left | dict(memo or {}))
 
 
 @dataclass
@@ -148,7 +161,7 @@ class WatchedModel:
 
     def plain_copy(self) -> nn.Module:
         """A copy of the model with the weights x and no trace of `sparsify`."""
-        model = copied(self.model)
+        model = deep_copy(self.model)
         model._forward_pre_hooks.pop(self._guard.id, None)
         return model
 
@@ -251,17 +264,6 @@ def unwrapped(model: nn.Module) -> nn.Module:
         if type(module).__name__ == "OptimizedModule":
             raise ArgumentError("the model is compiled: sparsify the original; training then runs uncompiled")
     return model
-
-
-def copied(model: nn.Module, memo: Mapping[int, Any] | None = None) -> nn.Module:
-    """A copy of the model, as `copy.deepcopy` makes it with this memo.
-
-    That refuses what hooks computed in the last forward pass, as those of ``torch.nn.utils.prune`` do: it
-    comes without its graph, and the next forward pass of the copy computes it anew.
-    """
-    attributes = (t for module in model.modules() for t in vars(module).values())
-    computed = {id(t): t.detach() for t in attributes if isinstance(t, Tensor) and not t.is_leaf}
-    return copy.deepcopy(model, computed | dict(memo or {}))
 
 
 def find(model: nn.Module, weights: Sequence[Weight]) -> dict[nn.Module, list[Place]]:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from mast.errors import ArgumentError
 from mast.nn.tensors.torch_private import ConvTranspose, NormBase
-from mast.nn.tensors.weights import copied
+from mast.nn.tensors.weights import deep_copy
 from mast.nn.units.configurations import adapt_configuration, refuse_saving
 from mast.nn.units.groups import UnitDraw
 from mast.nn.units.stand_ins import HeadsAttention, PassThrough, replace_module
@@ -283,7 +283,7 @@ def copy_with(model: nn.Module, made: Callable[[str, Tensor], Tensor]) -> nn.Mod
     memo: dict[int, Any] = {
         id(p): nn.Parameter(made(name, p), p.requires_grad) for name, p in model.named_parameters()
     }
-    return copied(model, memo | {id(b): made(name, b) for name, b in model.named_buffers()})
+    return deep_copy(model, memo | {id(b): made(name, b) for name, b in model.named_buffers()})
 
 
 @dataclass(frozen=True)

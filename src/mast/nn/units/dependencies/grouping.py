@@ -26,7 +26,8 @@ Units = Indices  # one row per unit: the slices that are kept or dropped togethe
 _OTHER_NUMBERS = (
     "group", "layer", "idx", "index", "window", "kernel", "stride", "pad", "seq", "vocab", "max_", "drop",
     "head_dim", "head_size", "proj_dim", "d_kv", "training", "patch", "image", "position", "bucket", "eps",
-    "num_labels", "block", "step", "rank", "alpha", "rotary",
+    "num_labels", "block", "step", "rank", "alpha", "rotary", "ratio", "factor", "top_k", "level",
+    "depth",
 )  # fmt: skip
 
 
@@ -279,4 +280,4 @@ def _follows_from_tensors(module: nn.Module) -> bool:
 
 def is_a_size(name: str) -> bool:
     """Whether a number of this name in a module can be a number of units."""
-    return name == "num_groups" or not any(word in name for word in _OTHER_NUMBERS)
+    return name in ("num_groups", "all_head_size") or not any(word in name for word in _OTHER_NUMBERS)

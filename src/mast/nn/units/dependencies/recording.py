@@ -107,6 +107,11 @@ class Recording(OperationMode):
                     ". Its labels were left out: a model that makes its decoder's inputs of them needs those "
                     "in the batch, such as decoder_input_ids"
                 )
+            if example.paired and "required positional argument" in str(error):
+                missing = (
+                    ". The batch is a pair, which is always inputs and targets: two inputs are a dict of "
+                    "keyword arguments, or ((first, second), None)"
+                )
             raise ArgumentError(
                 f"the model cannot be run on the example: {first_line(error)}{missing}"
             ) from error

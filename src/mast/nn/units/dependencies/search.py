@@ -23,7 +23,7 @@ from mast.nn.tensors.selection import (
     some,
 )
 from mast.nn.tensors.torch_private import Conv, NormBase
-from mast.nn.tensors.weights import Keep, Where, copied
+from mast.nn.tensors.weights import Keep, Where, deep_copy
 from mast.nn.units.configurations import exclude_unloadable, sizes_of
 from mast.nn.units.cuts import copy_with
 from mast.nn.units.dependencies.examples import (
@@ -326,7 +326,7 @@ def guess_examples(model: nn.Module) -> list[Example]:
     >>> [tuple(example.args[0].shape) for example in guess_examples(nn.Linear(5, 2))]
     [(3, 5), (3, 7, 5)]
     """
-    trial = copied(with_values(model))  # what it does leaves no trace in the model
+    trial = deep_copy(with_values(model))  # what it does leaves no trace in the model
     like = next((p for p in trial.parameters() if p.is_floating_point()), torch.empty(0))
     problem = "it has no linear or convolutional layer"
     for shapes in dict.fromkeys(_input_shapes(model)):
