@@ -91,7 +91,7 @@ SETUP = """\
   the largest size. *Without 100 %*, the others are drawn as often as before, relative to each other.
   Slimmable: the largest learns labels and teaches the smallest and one of the middle sizes. DynaBERT: all
   sizes at each step, taught by logits (its width stage; hidden states and the depth stage are left out).
-  Slimmable and DynaBERT run on slices written by hand, with up to three seeds.
+  Both may soften what teaches, run on slices written by hand, and have up to three seeds of their own.
 - **Choice.** The learning rate of every contender is the best of three or more, a factor of 3 apart, on
   validation rows, with a seed that does not judge and half of the seconds. Each size alone has the best of
   these rates for itself; the rates of the sizes of elastic are those, times a common factor that is chosen
