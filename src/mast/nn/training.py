@@ -108,7 +108,7 @@ class RowOptimizer:
 
     @contextmanager
     def submodel(self) -> Iterator[nn.Module]:
-        """The small model of the current draw, in the mode of the whole one; backward() belongs inside.
+        """The small model of the current draw, in the modes of the whole one; backward() belongs inside.
 
         It is valid until `step`. Entered again before that, it is the same model, and gradients add up.
         """
@@ -125,9 +125,12 @@ class RowOptimizer:
             self._draw_ahead()
         if not waiting:
             self._small = self._pool.model(*self._ahead[-1])
+            trained = [p for p in self._pool.parameters.values() if p.requires_grad]
+            self.param_groups[0]["params"] = trained  # for gradient scalers and clipping
         small = self._small
-        if small.training != self.sk.model.training:
-            small.train(self.sk.model.training)
+        whole = dict(self.sk.model.named_modules())
+        for name, module in small.named_modules():  # norms and dropout may have modes of their own
+            module.training = whole.get(name, self.sk.model).training
         self._ready = True
         try:
             yield small
@@ -189,7 +192,6 @@ class RowOptimizer:
         self._pool.back_to_x()
         cut = self._pool.cut.parameters
         present = {name: kept for name, kept in cut.items() if parameters[name].grad is not None}
-        self.param_groups[0]["params"] = [p for p in parameters.values() if p.requires_grad]
         self.optimizer.state.clear()
         for name, kept in present.items():
             if name in self.state:
