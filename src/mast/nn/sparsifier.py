@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -404,6 +404,16 @@ class Sparsifier:
         self.watched.release()
         self.optimizer_steps.unfollow()
         self.values.forget_all()
+
+    def __deepcopy__(self, memo: Any) -> None:
+        if id(self.model) not in memo:  # its copy is a plain model, which has no handle
+            self.__reduce__()
+
+    def __reduce__(self) -> NoReturn:
+        raise MastError(
+            "a handle belongs to one model and is neither copied nor pickled, nor is a file written of what "
+            "holds it: save the model's state_dict() and sk.state_dict(), which is what a resumed run needs"
+        )
 
     def __repr__(self) -> str:
         return (
