@@ -306,6 +306,14 @@ def _optimizer(sk: Sparsifier, optimizer: Optimizer, fix: bool) -> Iterator[Find
             "training forward pass between two of them has a draw of its own",
             "step all optimizers of the model after the same backward pass, one after the other",
         )
+    if sk.sorting is not None and sk.sorting.came_after(optimizer):
+        yield Finding(
+            name,
+            "its state was made before elastic() sorted the units, and belongs to others now",
+            "make a new optimizer after elastic(), or sort with mast.nn.sort_units(..., optimizer=optimizer) "
+            "and pass sort=False",
+            certain=True,
+        )
     if sk.shift is not None and decays_to_zero(sk, optimizer):
         can = type(optimizer) in DECAY_KNOWN
         if fix and can:

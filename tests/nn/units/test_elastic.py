@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from itertools import pairwise
 
 import pytest
@@ -328,6 +329,27 @@ def test_a_resumed_run_has_the_bits_of_the_straight_one(tmp_path, order):
     assert sk.step == 3
     train(again, sk, optimizer, x, (3, 6))
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("way", ["old state", "new optimizer", "sort_units", "loaded", "sort=False"])
+def test_an_optimizer_whose_state_is_not_sorted_is_named(way):
+    model, x = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    F.cross_entropy(model(x[0]), torch.arange(10) % 3).backward()
+    optimizer.step()
+    weights = copy.deepcopy(model.state_dict())
+    if way == "sort_units":
+        mast.nn.sort_units(model, list(x[:2]), optimizer=optimizer)
+    sk = mast.nn.elastic(model, SIZES, list(x[:2]), sort=way not in ("sort_units", "sort=False"))
+    if way == "new optimizer":
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    if way == "loaded":  # a run that goes on and whose state fits these weights
+        model.load_state_dict(weights)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(model, sk, optimizer, x, (0, 2))
+    named = [w for w in caught if "its state was made before elastic() sorted the units" in str(w.message)]
+    assert len(named) == (way == "old state")
 
 
 def test_statistics_are_put_right_too(zoo):
