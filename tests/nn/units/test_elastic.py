@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
@@ -458,6 +459,26 @@ def test_members_in_evaluation_and_in_training_loops():
     changed = (model[4].weight != before["4.weight"]).any(0)
     assert changed.tolist() == [True] * 3 + [False] * 9
     assert sk.drawn == sk.key
+
+
+def test_members_are_used_by_one_thread_at_a_time():
+    """The member is that of all calls: a second thread's would silently be used by the first one."""
+    model, x = mlp()
+    sk = mast.nn.elastic(model.eval(), SIZES, list(x[:2]))
+    expected = [sk.submodel(member=i)(x[0]) for i in (0, 1)]
+
+    def evaluated(member):
+        with sk.member(member):
+            return model(x[0])
+
+    with ThreadPoolExecutor(1) as pool:
+        with sk.member(0):
+            with pytest.raises(mast.MastError, match=r"another thread is inside sk\.member\(\)"):
+                pool.submit(evaluated, 1).result()
+            torch.testing.assert_close(pool.submit(model, x[0]).result(), expected[0])
+            torch.testing.assert_close(evaluated(1), expected[1])
+            torch.testing.assert_close(model(x[0]), expected[0])
+        torch.testing.assert_close(pool.submit(evaluated, 1).result(), expected[1])
 
 
 def test_members_are_of_lists():
