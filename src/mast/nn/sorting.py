@@ -253,7 +253,7 @@ class SortedUnits:
 
     def __init__(self, model: nn.Module, groups: Sequence[UnitGroup], orders: Orders) -> None:
         self.model, self.groups, self.orders = model, list(groups), orders
-        self._then = self._versions()
+        self._then, self._unknown = self._versions(), False
 
     def came_after(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer has a state of the units as they were before, if nothing was loaded since."""
@@ -274,6 +274,12 @@ class SortedUnits:
         permute(self.model, self.groups, _inverse(orders))
         if self._digest() != state["weights"]:  # other weights, which will perhaps be loaded later
             permute(self.model, self.groups, orders)
+            self._then, self._unknown = self._versions(), True
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether a sorting stands that the run that goes on did not make, as it had other weights."""
+        return self._unknown and self._versions() == self._then
 
     def _parameters(self) -> list[tuple[str, nn.Parameter]]:
         names = {a.tensor for group in self.groups for a in group.slices}

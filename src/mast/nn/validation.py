@@ -19,6 +19,7 @@ from mast.errors import ArgumentError
 from mast.nn.batches import Batch
 from mast.nn.calls import Call
 from mast.nn.optimizers import DECAY_KNOWN, decay_to_shift, decays_to_zero
+from mast.nn.submodels import warn_of_sorting
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
 from mast.nn.units.configurations import configurable
@@ -85,6 +86,7 @@ def validate(
 
 def warn_at_first_step(sk: Sparsifier, optimizer: Optimizer) -> None:
     """One warning for each trap that certainly does harm."""
+    warn_of_sorting(sk)
     for finding in [*_modules(sk.model, sk), *_sizes(sk), *_optimizer(sk, optimizer, fix=False)]:
         if finding.certain:
             warnings.warn(str(finding), stacklevel=6)

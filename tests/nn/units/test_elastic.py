@@ -353,6 +353,31 @@ def test_an_optimizer_whose_state_is_not_sorted_is_named(way):
     assert len(named) == (way == "old state")
 
 
+@pytest.mark.parametrize("way", ["averaged weights", "sort=False", "loaded later"])
+def test_a_second_sorting_that_cannot_be_undone_is_named(way):
+    """Averaged or rounded weights are not those of the saved state: whether they are sorted is not known."""
+    model, x = mlp()
+    sk = mast.nn.elastic(model, SIZES, list(x[:2]))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    train(model, sk, optimizer, x, (0, 3))
+    averaged = {name: t * 0.99 for name, t in model.state_dict().items()}
+    again, _ = mlp()
+    again.load_state_dict(averaged)
+    resumed = mast.nn.elastic(again, SIZES, list(x[:2]), sort=way != "sort=False")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        resumed.load_state_dict(sk.state_dict())
+        if way == "loaded later":
+            again.load_state_dict(averaged)
+        small = resumed.submodel(member=0)
+        train(again, resumed, torch.optim.AdamW(again.parameters()), x, (3, 5))
+    assert sum("sizes are not the ones that were trained" in str(w.message) for w in caught) == (
+        way == "averaged weights"
+    )
+    if way != "averaged weights":
+        assert torch.equal(small[0].weight, averaged["0.weight"][: len(small[0].weight)])
+
+
 def test_statistics_are_put_right_too(zoo):
     model, x = zoo.make("resnet")
     sk = mast.nn.elastic(model, SIZES, [x])
