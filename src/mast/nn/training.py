@@ -94,6 +94,8 @@ class RowOptimizer:
             self.optimizer = optimizer(parameters, **options)
         except (TypeError, ValueError) as error:
             raise ArgumentError(f"{optimizer.__name__} does not take these options: {error}") from error
+        self._stepping = False
+        self.optimizer.register_step_pre_hook(self._refuse_other_steps)
         #: whole-size optimizer state by parameter name
         self.state: dict[str, dict[str, Any]] = {}
         self._ahead: list[tuple[UnitDraw, KeptUnits | None]] = []  # of the steps to come, the next one last
@@ -198,7 +200,11 @@ class RowOptimizer:
                 own = self.state[name].items()
                 small = {key: kept.gather(t) if _has_shape(t, kept.shape) else t for key, t in own}
                 self.optimizer.state[parameters[name]] = small
-        self.optimizer.step()
+        self._stepping = True
+        try:
+            self.optimizer.step()
+        finally:
+            self._stepping = False
         for name, kept in present.items():
             kept.place(x[name], parameters[name].detach())
             whole = self.state.setdefault(name, {})
@@ -209,6 +215,13 @@ class RowOptimizer:
                 if key not in whole:
                     whole[key] = torch.zeros(kept.shape, dtype=t.dtype, device=t.device)
                 kept.place(whole[key], t)
+
+    def _refuse_other_steps(self, *_: Any) -> None:
+        if not self._stepping:
+            raise MastError(
+                "this step would move the small network alone, and not train the model: call step() "
+                "of what sk.optimizer() returned; its `optimizer` is for schedulers"
+            )
 
     # ---- resuming ----------------------------------------------------------------------------
 

@@ -266,6 +266,21 @@ def test_gradients_are_clipped_and_scaled_by_way_of_the_optimizer(zoo):
         torch.testing.assert_close(p, q, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.NAdam])
+def test_the_optimizer_inside_does_not_step_by_itself(zoo, kind):
+    """It would move the small network, whose weights do not come home then."""
+    model, inputs = zoo.make("mlp")
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.4)))
+    optimizer = sk.optimizer(kind, lr=0.1)
+    for step in (1, 2):
+        with sk.small() as small:
+            loss_of(small(inputs), 0).backward()
+        with pytest.raises(mast.MastError, match=r"call step\(\) of what sk\.optimizer\(\) returned"):
+            optimizer.optimizer.step()
+        optimizer.step()
+        assert sk.step == step
+
+
 def test_state_of_dropped_units_rests(zoo):
     model, inputs = zoo.make("mlp")
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.4)))
