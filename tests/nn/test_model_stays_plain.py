@@ -166,6 +166,21 @@ def test_the_handle_need_not_be_kept_and_nothing_leaks(models):
     assert gone() is None
 
 
+def test_a_handle_is_not_copied(models):
+    """Training modules keep theirs in an attribute: a copy of such a module is plain and has none."""
+    model, _ = models.mlp()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
+    for how in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(mast.MastError, match=r"neither copied nor pickled.*sk\.state_dict\(\)"):
+            how({"sk": sk})
+    model.sk = sk
+    assert copy.deepcopy(model).sk is None
+    assert copy.deepcopy(nn.Sequential(model))[0].sk is None
+    assert sk.report(lambda net: 1.0, densities=[0.5], draws=1)["mean"][0] == 1  # of copies
+    with pytest.raises(mast.MastError, match="neither copied nor pickled"):
+        pickle.dumps(model)
+
+
 def test_modules_keep_their_hooks(models):
     model, inputs = models.mlp()
     seen = []

@@ -253,6 +253,14 @@ class SortedUnits:
 
     def __init__(self, model: nn.Module, groups: Sequence[UnitGroup], orders: Orders) -> None:
         self.model, self.groups, self.orders = model, list(groups), orders
+        self._then, self._unknown = self._versions(), False
+
+    def came_after(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer has a state of the units as they were before, if nothing was loaded since."""
+        moved = any(not np.array_equal(order, np.arange(len(order))) for order in self.orders.values())
+        states = (optimizer.state.get(p, {}) for _, p in self._parameters())
+        known = any(isinstance(t, Tensor) and t.dim() for state in states for t in state.values())
+        return moved and known and self._versions() == self._then
 
     def state(self) -> dict[str, Any]:
         """A digest of the weights as they are."""
@@ -266,11 +274,22 @@ class SortedUnits:
         permute(self.model, self.groups, _inverse(orders))
         if self._digest() != state["weights"]:  # other weights, which will perhaps be loaded later
             permute(self.model, self.groups, orders)
+            self._then, self._unknown = self._versions(), True
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether a sorting stands that the run that goes on did not make, as it had other weights."""
+        return self._unknown and self._versions() == self._then
+
+    def _parameters(self) -> list[tuple[str, nn.Parameter]]:
+        names = {a.tensor for group in self.groups for a in group.slices}
+        return [(name, p) for name, p in self.model.named_parameters() if name in names]
+
+    def _versions(self) -> list[tuple[int, int]]:
+        return [(id(p), p._version) for _, p in self._parameters()]
 
     def _digest(self) -> str:
         found = hashlib.blake2b(digest_size=16)
-        names = {a.tensor for group in self.groups for a in group.slices}
-        for name, p in self.model.named_parameters():
-            if name in names:
-                found.update(p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        for _, p in self._parameters():
+            found.update(p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return found.hexdigest()

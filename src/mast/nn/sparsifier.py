@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -55,6 +56,7 @@ class Sparsifier:
         self.checks_submodels = False
         self.sorting: SortedUnits | None = None  #: of the units, by `elastic`
         self._row_optimizer: RowOptimizer | None = None  # the last one that `optimizer` made
+        self._member_of: int | None = None  # the thread that is inside `member`
         # What the other files of this room use: the model as it was, y, and what makes the draw advance.
         self.watched = WatchedModel(model, self.weights)
         self.values = SparsifiedWeights(self.weights, self.bind(sketch), shifts_of(self.weights, shift), key)
@@ -194,12 +196,19 @@ class Sparsifier:
         """
         self.watched.refuse_inside("sk.member() cannot be used")
         self.watched.refuse_removed("sk.member() cannot be used")
-        before, self.values.member = self.values.member, self.member_key(number)
+        key, thread = self.member_key(number), threading.get_ident()
+        if self._member_of not in (None, thread):
+            raise MastError(
+                "another thread is inside sk.member(), whose member is that of all calls of the model: use "
+                "members in one thread at a time, or sk.submodel(member=...) for each thread"
+            )
+        before, self.values.member = (self._member_of, self.values.member), key
+        self._member_of = thread
         self.values.forget_all()  # memory is not used again: graphs of other members need theirs
         try:
             yield self
         finally:
-            self.values.member = before
+            self._member_of, self.values.member = before
             self.values.forget_all()
 
     def optimizer(self, kind: type[Optimizer], **options: Any) -> RowOptimizer:
@@ -404,6 +413,16 @@ class Sparsifier:
         self.watched.release()
         self.optimizer_steps.unfollow()
         self.values.forget_all()
+
+    def __deepcopy__(self, memo: Any) -> None:
+        if id(self.model) not in memo:  # its copy is a plain model, which has no handle
+            self.__reduce__()
+
+    def __reduce__(self) -> NoReturn:
+        raise MastError(
+            "a handle belongs to one model and is neither copied nor pickled, nor is a file written of what "
+            "holds it: save the model's state_dict() and sk.state_dict(), which is what a resumed run needs"
+        )
 
     def __repr__(self) -> str:
         return (

@@ -133,6 +133,7 @@ def _parsed(budget: str | float) -> tuple[float, bool, bool]:
 def make_submodel(sk: Sparsifier, draw: ModelDraw[Any], calibrate: Calibration) -> nn.Module:
     """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; smaller, of units."""
     sk.watched.check("submodel() cannot be called")
+    warn_of_sorting(sk)
     if calibrate is None:
         warn_of_batch_norm(sk)
     if sk.unit_map is not None:
@@ -275,6 +276,16 @@ def warn_of_batch_norm(sk: Sparsifier) -> None:
         sk.watched.warn_once(
             "the model has BatchNorm layers, whose statistics are averages over draws and fit no submodel: "
             "pass calibrate=batches, or calibrate=False if they are taken anew later"
+        )
+
+
+def warn_of_sorting(sk: Sparsifier) -> None:
+    """A warning, once, if a resumed run has weights whose units were sorted a second time."""
+    if sk.sorting is not None and sk.sorting.is_in_doubt:
+        sk.watched.warn_once(
+            "elastic() has sorted units of weights that are not those of the loaded state, so the sizes are "
+            "not the ones that were trained: load the weights that were saved with the state, or pass "
+            "sort=False"
         )
 
 

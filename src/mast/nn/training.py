@@ -94,6 +94,8 @@ class RowOptimizer:
             self.optimizer = optimizer(parameters, **options)
         except (TypeError, ValueError) as error:
             raise ArgumentError(f"{optimizer.__name__} does not take these options: {error}") from error
+        self._stepping = False
+        self.optimizer.register_step_pre_hook(self._refuse_other_steps)
         #: whole-size optimizer state by parameter name
         self.state: dict[str, dict[str, Any]] = {}
         self._ahead: list[tuple[UnitDraw, KeptUnits | None]] = []  # of the steps to come, the next one last
@@ -108,7 +110,7 @@ class RowOptimizer:
 
     @contextmanager
     def submodel(self) -> Iterator[nn.Module]:
-        """The small model of the current draw, in the mode of the whole one; backward() belongs inside.
+        """The small model of the current draw, in the modes of the whole one; backward() belongs inside.
 
         It is valid until `step`. Entered again before that, it is the same model, and gradients add up.
         """
@@ -125,9 +127,12 @@ class RowOptimizer:
             self._draw_ahead()
         if not waiting:
             self._small = self._pool.model(*self._ahead[-1])
+            trained = [p for p in self._pool.parameters.values() if p.requires_grad]
+            self.param_groups[0]["params"] = trained  # for gradient scalers and clipping
         small = self._small
-        if small.training != self.sk.model.training:
-            small.train(self.sk.model.training)
+        whole = dict(self.sk.model.named_modules())
+        for name, module in small.named_modules():  # norms and dropout may have modes of their own
+            module.training = whole.get(name, self.sk.model).training
         self._ready = True
         try:
             yield small
@@ -189,14 +194,17 @@ class RowOptimizer:
         self._pool.back_to_x()
         cut = self._pool.cut.parameters
         present = {name: kept for name, kept in cut.items() if parameters[name].grad is not None}
-        self.param_groups[0]["params"] = [p for p in parameters.values() if p.requires_grad]
         self.optimizer.state.clear()
         for name, kept in present.items():
             if name in self.state:
                 own = self.state[name].items()
                 small = {key: kept.gather(t) if _has_shape(t, kept.shape) else t for key, t in own}
                 self.optimizer.state[parameters[name]] = small
-        self.optimizer.step()
+        self._stepping = True
+        try:
+            self.optimizer.step()
+        finally:
+            self._stepping = False
         for name, kept in present.items():
             kept.place(x[name], parameters[name].detach())
             whole = self.state.setdefault(name, {})
@@ -207,6 +215,13 @@ class RowOptimizer:
                 if key not in whole:
                     whole[key] = torch.zeros(kept.shape, dtype=t.dtype, device=t.device)
                 kept.place(whole[key], t)
+
+    def _refuse_other_steps(self, *_: Any) -> None:
+        if not self._stepping:
+            raise MastError(
+                "this step would move the small network alone, and not train the model: call step() "
+                "of what sk.optimizer() returned; its `optimizer` is for schedulers"
+            )
 
     # ---- resuming ----------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from mast.errors import ArgumentError
 from mast.nn.batches import Batch
 from mast.nn.calls import Call
 from mast.nn.optimizers import DECAY_KNOWN, decay_to_shift, decays_to_zero
+from mast.nn.submodels import warn_of_sorting
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
 from mast.nn.units.configurations import configurable
@@ -85,6 +86,7 @@ def validate(
 
 def warn_at_first_step(sk: Sparsifier, optimizer: Optimizer) -> None:
     """One warning for each trap that certainly does harm."""
+    warn_of_sorting(sk)
     for finding in [*_modules(sk.model, sk), *_sizes(sk), *_optimizer(sk, optimizer, fix=False)]:
         if finding.certain:
             warnings.warn(str(finding), stacklevel=6)
@@ -305,6 +307,14 @@ def _optimizer(sk: Sparsifier, optimizer: Optimizer, fix: bool) -> Iterator[Find
             "cannot be known here. Those that step after one forward pass are one step with one draw; a "
             "training forward pass between two of them has a draw of its own",
             "step all optimizers of the model after the same backward pass, one after the other",
+        )
+    if sk.sorting is not None and sk.sorting.came_after(optimizer):
+        yield Finding(
+            name,
+            "its state was made before elastic() sorted the units, and belongs to others now",
+            "make a new optimizer after elastic(), or sort with mast.nn.sort_units(..., optimizer=optimizer) "
+            "and pass sort=False",
+            certain=True,
         )
     if sk.shift is not None and decays_to_zero(sk, optimizer):
         can = type(optimizer) in DECAY_KNOWN

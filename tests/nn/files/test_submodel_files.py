@@ -148,6 +148,9 @@ def test_a_submodel_that_was_trained_further(make, tmp_path):
     again = mast.nn.load_submodel(sk.save_submodel(tmp_path / "a", 7, model=sub), model)
     assert torch.equal(again(inputs[1]), sub.eval()(inputs[1]))
     assert not torch.equal(again(inputs[1]), sk.submodel(7)(inputs[1]))
+    with pytest.raises(mast.MastError, match=r"not the submodel of this draw: its '0\.weight' has the shape"):
+        sk.save_submodel(tmp_path / "b", 7, density=0.5, model=sub)
+    assert not (tmp_path / "b").exists()
 
 
 def test_types_and_layouts(tmp_path):

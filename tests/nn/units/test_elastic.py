@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
@@ -330,6 +332,52 @@ def test_a_resumed_run_has_the_bits_of_the_straight_one(tmp_path, order):
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("way", ["old state", "new optimizer", "sort_units", "loaded", "sort=False"])
+def test_an_optimizer_whose_state_is_not_sorted_is_named(way):
+    model, x = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    F.cross_entropy(model(x[0]), torch.arange(10) % 3).backward()
+    optimizer.step()
+    weights = copy.deepcopy(model.state_dict())
+    if way == "sort_units":
+        mast.nn.sort_units(model, list(x[:2]), optimizer=optimizer)
+    sk = mast.nn.elastic(model, SIZES, list(x[:2]), sort=way not in ("sort_units", "sort=False"))
+    if way == "new optimizer":
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    if way == "loaded":  # a run that goes on and whose state fits these weights
+        model.load_state_dict(weights)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(model, sk, optimizer, x, (0, 2))
+    named = [w for w in caught if "its state was made before elastic() sorted the units" in str(w.message)]
+    assert len(named) == (way == "old state")
+
+
+@pytest.mark.parametrize("way", ["averaged weights", "sort=False", "loaded later"])
+def test_a_second_sorting_that_cannot_be_undone_is_named(way):
+    """Averaged or rounded weights are not those of the saved state: whether they are sorted is not known."""
+    model, x = mlp()
+    sk = mast.nn.elastic(model, SIZES, list(x[:2]))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    train(model, sk, optimizer, x, (0, 3))
+    averaged = {name: t * 0.99 for name, t in model.state_dict().items()}
+    again, _ = mlp()
+    again.load_state_dict(averaged)
+    resumed = mast.nn.elastic(again, SIZES, list(x[:2]), sort=way != "sort=False")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        resumed.load_state_dict(sk.state_dict())
+        if way == "loaded later":
+            again.load_state_dict(averaged)
+        small = resumed.submodel(member=0)
+        train(again, resumed, torch.optim.AdamW(again.parameters()), x, (3, 5))
+    assert sum("sizes are not the ones that were trained" in str(w.message) for w in caught) == (
+        way == "averaged weights"
+    )
+    if way != "averaged weights":
+        assert torch.equal(small[0].weight, averaged["0.weight"][: len(small[0].weight)])
+
+
 def test_statistics_are_put_right_too(zoo):
     model, x = zoo.make("resnet")
     sk = mast.nn.elastic(model, SIZES, [x])
@@ -436,6 +484,26 @@ def test_members_in_evaluation_and_in_training_loops():
     changed = (model[4].weight != before["4.weight"]).any(0)
     assert changed.tolist() == [True] * 3 + [False] * 9
     assert sk.drawn == sk.key
+
+
+def test_members_are_used_by_one_thread_at_a_time():
+    """The member is that of all calls: a second thread's would silently be used by the first one."""
+    model, x = mlp()
+    sk = mast.nn.elastic(model.eval(), SIZES, list(x[:2]))
+    expected = [sk.submodel(member=i)(x[0]) for i in (0, 1)]
+
+    def evaluated(member):
+        with sk.member(member):
+            return model(x[0])
+
+    with ThreadPoolExecutor(1) as pool:
+        with sk.member(0):
+            with pytest.raises(mast.MastError, match=r"another thread is inside sk\.member\(\)"):
+                pool.submit(evaluated, 1).result()
+            torch.testing.assert_close(pool.submit(model, x[0]).result(), expected[0])
+            torch.testing.assert_close(evaluated(1), expected[1])
+            torch.testing.assert_close(model(x[0]), expected[0])
+        torch.testing.assert_close(pool.submit(evaluated, 1).result(), expected[1])
 
 
 def test_members_are_of_lists():

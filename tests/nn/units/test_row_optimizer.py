@@ -227,6 +227,60 @@ def test_lazy_optimizers_equal_the_slow_reference(zoo, name, kind, options):
         torch.testing.assert_close(q, p, rtol=0, atol=1e-11, msg=lambda m, k=key: f"{k}: {m}")
 
 
+def test_modules_with_modes_of_their_own(zoo):
+    """Fine-tuning with frozen statistics calls eval() on norms alone."""
+    model, inputs = zoo.make("resnet")
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
+    rows = mast.nn.RowOptimizer(sk, torch.optim.SGD, lr=0.01)
+    for training in (False, True, False):
+        model.norm.train(training)
+        before = model.norm.running_mean.clone()
+        with rows.submodel() as small:
+            loss_of(small(inputs), 0).backward()
+            assert small.training
+            assert small.norm.training == training
+        rows.step()
+        assert torch.equal(model.norm.running_mean, before) != training
+
+
+def test_gradients_are_clipped_and_scaled_by_way_of_the_optimizer(zoo):
+    """Clipping and gradient scalers find the small network's parameters in `param_groups`."""
+    model, inputs = zoo.make("mlp")
+    other = copy.deepcopy(model)
+    a, b = (mast.nn.sparsify(each, mast.nn.Neurons(mast.RandK(0.4))) for each in (model, other))
+    plain, scaled = (mast.nn.RowOptimizer(sk, torch.optim.AdamW, lr=0.1, eps=1.0) for sk in (a, b))
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for t in range(4):
+        with plain.submodel() as small:
+            loss_of(small(inputs), t).backward()
+            nn.utils.clip_grad_norm_(small.parameters(), 0.1)
+        plain.step()
+        with scaled.submodel() as small:
+            scaler.scale(loss_of(small(inputs), t)).backward()
+        scaler.unscale_(scaled)
+        nn.utils.clip_grad_norm_(scaled.param_groups[0]["params"], 0.1)
+        scaler.step(scaled)
+        scaler.update()
+    assert b.step == 4
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.NAdam])
+def test_the_optimizer_inside_does_not_step_by_itself(zoo, kind):
+    """It would move the small network, whose weights do not come home then."""
+    model, inputs = zoo.make("mlp")
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.4)))
+    optimizer = sk.optimizer(kind, lr=0.1)
+    for step in (1, 2):
+        with sk.small() as small:
+            loss_of(small(inputs), 0).backward()
+        with pytest.raises(mast.MastError, match=r"call step\(\) of what sk\.optimizer\(\) returned"):
+            optimizer.optimizer.step()
+        optimizer.step()
+        assert sk.step == step
+
+
 def test_state_of_dropped_units_rests(zoo):
     model, inputs = zoo.make("mlp")
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.4)))

@@ -62,6 +62,13 @@ def save_draw(
     sk: Sparsifier, path: str | Path, draw: ModelDraw[Any], model: nn.Module, about: Mapping[str, Any]
 ) -> Path:
     """Write the submodel of a draw; see `Sparsifier.save_submodel`."""
+    kept = {} if sk.unit_map is None else sk.unit_map.cut(draw).parameters
+    for name, p in model.named_parameters():
+        if name in kept and tuple(p.shape) != tuple(kept[name].kept_shape):
+            raise ArgumentError(
+                f"the model is not the submodel of this draw: its {name!r} has the shape {tuple(p.shape)}, "
+                f"and the draw keeps {tuple(kept[name].kept_shape)}"
+            )
     key, units = draw.key, {} if sk.unit_map is None else _units(sk.unit_map, draw)
     share = sum(kept.count for kept in draw.values()) / sum(kept.dim for kept in draw.values())
     remembered = {
