@@ -397,6 +397,21 @@ class TestEstimators:
         assert regressor.score(frame[400:], margin[400:]) > 0.9
         assert model.score_sparsified(frame[400:], y[400:], 0.5, 5).shape == (5,)
 
+    @pytest.mark.parametrize(
+        "model",
+        [mast.MastClassifier(), mast.MastRegressor(), mast.MaskedTraining(LogisticRegression(max_iter=1000))],
+    )
+    def test_the_encoder_learns_nothing_from_rows_of_weight_0(self, people, model):
+        frame, y, margin = people
+        target = margin.to_numpy() if isinstance(model, mast.MastRegressor) else y
+        weights = np.arange(600.0) % 2
+        there = weights > 0
+        with_outliers = frame.assign(age=frame["age"].where(there, 1e9), job=frame["job"].where(there, "spy"))
+        with pytest.warns(ColumnsWarning, match="unseen in training, so missing: job 'spy'"):
+            weighted = clone(model).fit(with_outliers, target, weights)
+        alone = clone(model).fit(frame[there], target[there])
+        assert np.array_equal(weighted.predict(frame), alone.predict(frame))
+
     def test_a_pipeline_with_the_encoder_is_the_same_model(self, people, tmp_path):
         frame, y, _ = people
         model = mast.MastClassifier(random_state=0).fit(frame, y)

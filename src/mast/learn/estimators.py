@@ -177,7 +177,7 @@ class MastClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         sample_weight
             Non-negative weights of the rows; a row of weight 0 counts as if it were not there.
         """
-        X, y = validate_table(self, X, y, reset=True, accept_sparse=True)
+        X, y = validate_table(self, X, y, reset=True, accept_sparse=True, sample_weight=sample_weight)
         check_classification_targets(y)
         weights = row_weights(sample_weight, X)
         if self.class_weight is not None:
@@ -306,7 +306,9 @@ shift_, seed_ : as for the classifier.
         sample_weight
             Non-negative weights of the rows.
         """
-        X, y = validate_table(self, X, y, reset=True, accept_sparse=True, y_numeric=True)
+        X, y = validate_table(
+            self, X, y, reset=True, accept_sparse=True, sample_weight=sample_weight, y_numeric=True
+        )
         X, y, weights = with_positive_weight(X, y, row_weights(sample_weight, X))
         return self._fit(X, np.asarray(y, dtype=np.float64), 1, weights, "squares")
 
