@@ -435,6 +435,14 @@ def test_refuses_bad_parameters(parameters):
         mast.MastClassifier(**parameters).fit(X, y)
 
 
+@pytest.mark.parametrize("weight", [-1.0, np.nan, np.inf])
+@pytest.mark.parametrize("missing", ["conditional", "scale"])
+def test_refuses_class_weights_that_count_rows_backwards(weight, missing):
+    X, y = np.arange(12.0).reshape(6, 2), [0, 1, 2, 0, 1, 2]
+    with pytest.raises(ArgumentError, match=f"class_weight must be a finite number >= 0, got {weight}"):
+        mast.MastClassifier(class_weight={0: weight}, missing=missing).fit(X, y)
+
+
 class TestHardData:
     @pytest.mark.parametrize("value", [0.0, 1.0])
     def test_features_that_say_nothing(self, value):

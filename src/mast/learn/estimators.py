@@ -22,7 +22,7 @@ from mast.learn.validation import (
     with_positive_weight,
 )
 from mast.sketches import Identity, Sketch
-from mast.support.checks import Array
+from mast.support.checks import Array, check_nonnegative
 
 #: what part of the variance of a margin makes probabilities less sure: weights that were trained for blanks
 #: know some of it already; chosen by the log-loss on seven tables, see docs/studies/tables.md
@@ -203,6 +203,8 @@ class MastClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         counted = weights if weights is not None and weights.any() else None
         classes = np.unique(y)
         of_class = compute_class_weight(self.class_weight, classes=classes, y=y, sample_weight=counted)
+        for weight in of_class.tolist():
+            check_nonnegative("class_weight", weight)
         of_row: Array = of_class[np.searchsorted(classes, y)]
         return of_row if weights is None else weights * of_row
 
