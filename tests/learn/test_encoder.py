@@ -355,6 +355,14 @@ class TestFrames:
         model = mast.MastClassifier(random_state=0).fit(theirs, y)
         np.testing.assert_array_equal(model.predict_proba(theirs), model.predict_proba(ours))
 
+    def test_polars_types_without_one_of_numpy(self):
+        polars = pytest.importorskip("polars", reason="polars is not installed")
+        large = polars.DataFrame({"size": polars.Series([2**100, None, 2**101], dtype=polars.Int128)})
+        np.testing.assert_allclose(mast.TableEncoder().fit_transform(large)[:, 0], [-1.0, np.nan, 1.0])
+        for cells in ([{"a": 1}, {"a": 2}], polars.Series([[1, 2], [3, 4]], dtype=polars.Array(int, 2))):
+            with pytest.raises(DataError, match="column 'odd' holds lists or the like"):
+                mast.TableEncoder().fit(polars.DataFrame({"odd": cells}))
+
 
 # ---- what follows ------------------------------------------------------------------------------------
 

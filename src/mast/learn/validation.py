@@ -235,7 +235,13 @@ def as_pandas(X: Any) -> Any:
     import pandas
 
     X = X.collect() if hasattr(X, "collect") else X
-    return pandas.DataFrame({name: X[name].to_numpy() for name in X.columns})
+    return pandas.DataFrame({name: _cells(X[name]) for name in X.columns})
+
+
+def _cells(column: Any) -> Any:
+    """The cells of a column of polars; a list of them where NumPy has no type for one."""
+    nested = column.dtype.is_nested() or str(column.dtype).endswith("Int128")
+    return column.to_list() if nested else column.to_numpy()
 
 
 def is_frame(X: Any) -> bool:
