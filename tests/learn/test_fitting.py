@@ -453,6 +453,20 @@ class TestHardData:
             model.predict_proba(np.zeros((1, 3)))[0, 1], 0.75, atol=0.02 if value else 1e-9
         )
 
+    @pytest.mark.parametrize("share", [0.0, 0.1])
+    @pytest.mark.parametrize("sketch", [None, mast.PermK(2), "auto"])
+    @pytest.mark.parametrize("make", [mast.MastRegressor, mast.MastClassifier])
+    def test_means_far_from_0_are_taken_up_by_the_intercept(self, make, sketch, share):
+        """Ridge centres features, too: otherwise the intercept's column hides all others."""
+        X, _ = small(200, 5)
+        margin = X @ np.arange(5.0)
+        y = margin if make is mast.MastRegressor else np.digitize(margin, [-2.0, 2.0])
+        rows = np.where(np.random.default_rng(1).random(X.shape) < share, np.nan, X)
+        near, far = make(sketch).fit(rows, y), make(sketch).fit(rows + 1e8, y)
+        tolerance = 0.1 if sketch == "auto" else 1e-5  # which cells are dropped depends on the numbers
+        np.testing.assert_allclose(far.coef_, near.coef_, atol=tolerance * np.abs(near.coef_).max())
+        assert far.score(X + 1e8, y) > near.score(X, y) - 0.05
+
     def test_scales_that_differ_by_many_orders(self):
         X, y = small(100, 5)
         scaled = X * np.array([1e-6, 1.0, 1e6, 1e3, 1e-3])
