@@ -20,6 +20,12 @@ def test_they_are_the_minimiser_of_the_penalty_under_the_budget():
     assert slope[p == 0.05].max() <= slope[free].min() * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("scores", [[1.0, 1e-310], [1e-160, 1e-161], [1e-310, 3e-310], [1e200, 1e-150]])
+def test_scores_of_any_size_spend_the_budget(scores):
+    """Squares and quotients of tiny ones overflow, such as where weights have decayed for long."""
+    assert allocate(np.array(scores), 0.4, 0.01).mean() == pytest.approx(0.4)
+
+
 def test_of_a_quadratic():
     H, b = np.diag([9.0, 4.0, 1.0]), np.ones(3)
     problem = mast.Problem(mast.Quadratic(H, b), mast.Bernoulli(0.5), shift=[1.0, 0.0, 0.0])

@@ -65,6 +65,17 @@ def test_or_returned_with_what_there_is(at, tmp_path):
     assert measured(again) == measured(run())  # without the row that the interruption left in its result
 
 
+def test_a_run_that_is_cut_at_its_first_measurement_begins_again(monkeypatch, tmp_path):
+    def interrupted(measure, x):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mast.run.Measure.at", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(checkpoint=tmp_path / "c")
+    assert measured(run(checkpoint=tmp_path / "c")) == measured(run())
+
+
 def test_a_longer_run_measures_where_a_straight_one_does(tmp_path):
     mast.minimize(problem(), "dsgd", 123, 0.01, [1.0, 1.0], checkpoint=tmp_path / "c")
     assert measured(run(checkpoint=tmp_path / "c")) == measured(run())

@@ -6,6 +6,8 @@ budget for the sum of the p_j it is smallest for p_j proportional to sqrt(H_jj) 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -68,11 +70,12 @@ def allocate(scores: Array, budget: float, floor: float) -> Array:
     positive = scores[scores > 0]
     if not positive.size:
         return np.full(scores.shape, budget)
-    low, high = floor / positive.max(), 1 / positive.min()  # at the floor everywhere; at 1 wherever it counts
+    scores, least = scores / positive.max(), positive.min() / positive.max()
+    low, high = floor, 1 / max(least, 1e-300)  # at the floor everywhere; at 1 wherever it counts
     if np.clip(high * scores, floor, 1).mean() <= budget:
         low = high
     for _ in range(200):
-        c = (low * high) ** 0.5 if high > 2 * low else (low + high) / 2
+        c = math.sqrt(low) * math.sqrt(high) if high > 2 * low else (low + high) / 2
         if not low < c < high:
             break
         low, high = (c, high) if np.clip(c * scores, floor, 1).mean() < budget else (low, c)

@@ -248,7 +248,7 @@ class _Run:
         return self.tol is not None and bool(self.position.rows[-1]["grad_sq"] <= self.tol)
 
     def _save(self) -> None:
-        if self.saved is not None:
+        if self.saved is not None and self.position.rows:  # without them the first measurement was cut
             self.saved.save(self.position, self.schedule)
 
 

@@ -355,6 +355,14 @@ class TestFrames:
         model = mast.MastClassifier(random_state=0).fit(theirs, y)
         np.testing.assert_array_equal(model.predict_proba(theirs), model.predict_proba(ours))
 
+    def test_polars_types_without_one_of_numpy(self):
+        polars = pytest.importorskip("polars", reason="polars is not installed")
+        large = polars.DataFrame({"size": polars.Series([2**100, None, 2**101], dtype=polars.Int128)})
+        np.testing.assert_allclose(mast.TableEncoder().fit_transform(large)[:, 0], [-1.0, np.nan, 1.0])
+        for cells in ([{"a": 1}, {"a": 2}], polars.Series([[1, 2], [3, 4]], dtype=polars.Array(int, 2))):
+            with pytest.raises(DataError, match="column 'odd' holds lists or the like"):
+                mast.TableEncoder().fit(polars.DataFrame({"odd": cells}))
+
 
 # ---- what follows ------------------------------------------------------------------------------------
 
@@ -396,6 +404,21 @@ class TestEstimators:
         regressor = mast.MastRegressor(random_state=0).fit(frame[:400], margin[:400])
         assert regressor.score(frame[400:], margin[400:]) > 0.9
         assert model.score_sparsified(frame[400:], y[400:], 0.5, 5).shape == (5,)
+
+    @pytest.mark.parametrize(
+        "model",
+        [mast.MastClassifier(), mast.MastRegressor(), mast.MaskedTraining(LogisticRegression(max_iter=1000))],
+    )
+    def test_the_encoder_learns_nothing_from_rows_of_weight_0(self, people, model):
+        frame, y, margin = people
+        target = margin.to_numpy() if isinstance(model, mast.MastRegressor) else y
+        weights = np.arange(600.0) % 2
+        there = weights > 0
+        with_outliers = frame.assign(age=frame["age"].where(there, 1e9), job=frame["job"].where(there, "spy"))
+        with pytest.warns(ColumnsWarning, match="unseen in training, so missing: job 'spy'"):
+            weighted = clone(model).fit(with_outliers, target, weights)
+        alone = clone(model).fit(frame[there], target[there])
+        assert np.array_equal(weighted.predict(frame), alone.predict(frame))
 
     def test_a_pipeline_with_the_encoder_is_the_same_model(self, people, tmp_path):
         frame, y, _ = people

@@ -435,6 +435,14 @@ def test_refuses_bad_parameters(parameters):
         mast.MastClassifier(**parameters).fit(X, y)
 
 
+@pytest.mark.parametrize("weight", [-1.0, np.nan, np.inf])
+@pytest.mark.parametrize("missing", ["conditional", "scale"])
+def test_refuses_class_weights_that_count_rows_backwards(weight, missing):
+    X, y = np.arange(12.0).reshape(6, 2), [0, 1, 2, 0, 1, 2]
+    with pytest.raises(ArgumentError, match=f"class_weight must be a finite number >= 0, got {weight}"):
+        mast.MastClassifier(class_weight={0: weight}, missing=missing).fit(X, y)
+
+
 class TestHardData:
     @pytest.mark.parametrize("value", [0.0, 1.0])
     def test_features_that_say_nothing(self, value):
@@ -444,6 +452,20 @@ class TestHardData:
         np.testing.assert_allclose(
             model.predict_proba(np.zeros((1, 3)))[0, 1], 0.75, atol=0.02 if value else 1e-9
         )
+
+    @pytest.mark.parametrize("share", [0.0, 0.1])
+    @pytest.mark.parametrize("sketch", [None, mast.PermK(2), "auto"])
+    @pytest.mark.parametrize("make", [mast.MastRegressor, mast.MastClassifier])
+    def test_means_far_from_0_are_taken_up_by_the_intercept(self, make, sketch, share):
+        """Ridge centres features, too: otherwise the intercept's column hides all others."""
+        X, _ = small(200, 5)
+        margin = X @ np.arange(5.0)
+        y = margin if make is mast.MastRegressor else np.digitize(margin, [-2.0, 2.0])
+        rows = np.where(np.random.default_rng(1).random(X.shape) < share, np.nan, X)
+        near, far = make(sketch).fit(rows, y), make(sketch).fit(rows + 1e8, y)
+        tolerance = 0.1 if sketch == "auto" else 1e-5  # which cells are dropped depends on the numbers
+        np.testing.assert_allclose(far.coef_, near.coef_, atol=tolerance * np.abs(near.coef_).max())
+        assert far.score(X + 1e8, y) > near.score(X, y) - 0.05
 
     def test_scales_that_differ_by_many_orders(self):
         X, y = small(100, 5)

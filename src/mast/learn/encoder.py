@@ -60,7 +60,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     columns_ : what was learned of each column that is used.
     dropped_ : the columns that are left out, and why.
     groups_ : for each feature the number of the column it comes from. `MastClassifier` and `MastRegressor`
-        that follow in a pipeline drop the features of one column together, after ``set_output`` too.
+        that follow in a pipeline drop the features of one column together; after
+        ``set_output(transform="pandas")`` too, but not after "polars", whose frames keep no notes.
     n_features_in_, feature_names_in_ : the columns of the frame.
 
     The result is a dense array, and a sparse matrix where there are more than 1,000 features of which a

@@ -22,7 +22,7 @@ from mast.learn.validation import (
     with_positive_weight,
 )
 from mast.sketches import Identity, Sketch
-from mast.support.checks import Array
+from mast.support.checks import Array, check_nonnegative
 
 #: what part of the variance of a margin makes probabilities less sure: weights that were trained for blanks
 #: know some of it already; chosen by the log-loss on seven tables, see docs/studies/tables.md
@@ -177,7 +177,7 @@ class MastClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         sample_weight
             Non-negative weights of the rows; a row of weight 0 counts as if it were not there.
         """
-        X, y = validate_table(self, X, y, reset=True, accept_sparse=True)
+        X, y = validate_table(self, X, y, reset=True, accept_sparse=True, sample_weight=sample_weight)
         check_classification_targets(y)
         weights = row_weights(sample_weight, X)
         if self.class_weight is not None:
@@ -203,6 +203,8 @@ class MastClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         counted = weights if weights is not None and weights.any() else None
         classes = np.unique(y)
         of_class = compute_class_weight(self.class_weight, classes=classes, y=y, sample_weight=counted)
+        for weight in of_class.tolist():
+            check_nonnegative("class_weight", weight)
         of_row: Array = of_class[np.searchsorted(classes, y)]
         return of_row if weights is None else weights * of_row
 
@@ -306,7 +308,9 @@ shift_, seed_ : as for the classifier.
         sample_weight
             Non-negative weights of the rows.
         """
-        X, y = validate_table(self, X, y, reset=True, accept_sparse=True, y_numeric=True)
+        X, y = validate_table(
+            self, X, y, reset=True, accept_sparse=True, sample_weight=sample_weight, y_numeric=True
+        )
         X, y, weights = with_positive_weight(X, y, row_weights(sample_weight, X))
         return self._fit(X, np.asarray(y, dtype=np.float64), 1, weights, "squares")
 

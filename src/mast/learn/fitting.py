@@ -147,7 +147,7 @@ class LinearSolver:
             part = risk.subset(np.sort(order[: n // FIRST_SHARE]))
             x0, warm = self._average(part, x0, FIRST_TOL, False).x, True
         listing = self.method != "sampled"
-        copies = copies_of(risk.X, risk.sketch, self.seed, risk.gaussian, risk.fit_intercept, listing)
+        copies = copies_of(risk.rows, risk.sketch, self.seed, risk.gaussian, risk.fit_intercept, listing)
         if self.method == "exact" and not copies.exact:
             raise NotExactError(
                 f"f_D with {risk.sketch!r} has no short exact form here: use method='auto', which samples"

@@ -123,6 +123,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             X = Scaling.of(sketch, X.shape[1], scale).filled(X)
         elif not isinstance(sketch, Identity) or rows_with_nan(X).size:  # else nothing is missing in training
             gaussian = of_features.padded(indicators.size)
+        centre = np.zeros(X.shape[1])
+        if of_features is not None and self.fit_intercept:
+            centre[:d] = of_features.mean
         alpha = check_optional("alpha", self.alpha)
         by_kappa = alpha is None and self.kappa is not None
         risk = Risk(
@@ -137,6 +140,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             kappa=check_number("kappa", self.kappa, above=1.0) if by_kappa else None,
             alpha=alpha,
             fit_intercept=bool(self.fit_intercept),
+            centre=centre,
         )
         solver = LinearSolver(
             method=str(self.method),

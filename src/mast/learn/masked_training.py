@@ -124,7 +124,8 @@ class MaskedTraining(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         check_choice("fill", self.fill, ("conditional", "nan"))
         if sample_weight is not None and not has_fit_parameter(self.estimator, "sample_weight"):
             raise ArgumentError(f"{type(self.estimator).__name__} takes no sample_weight: leave it out")
-        X, y = validate_table(self, X, y, reset=True, multi_output=True, y_numeric=is_regressor(self))
+        options = {"multi_output": True, "y_numeric": is_regressor(self)}
+        X, y = validate_table(self, X, y, reset=True, sample_weight=sample_weight, **options)
         X, y, weights = with_positive_weight(X, y, row_weights(sample_weight, X))
         self.imputer_ = ConditionalImputer().fit(X, sample_weight=weights) if self.fill != "nan" else None
         copies = [self._filled(copy) for copy in self._masked(X)]

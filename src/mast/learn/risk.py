@@ -68,15 +68,20 @@ class Risk:
     kappa: float | None
     alpha: float | None
     fit_intercept: bool
+    #: what is subtracted from features: an intercept takes it up, and means that are much larger than the
+    #: deviations would leave no digits; 0 where features that are dropped count as 0
+    centre: Array
 
     def flatten(self, coef: Array, intercept: Array) -> Array:
         """All weights as one vector: those of each output, and its intercept if there is one."""
-        return (np.column_stack([coef, intercept]) if self.fit_intercept else coef).ravel()
+        moved = intercept + coef @ self.centre
+        return (np.column_stack([coef, moved]) if self.fit_intercept else coef).ravel()
 
     def unflatten(self, x: Array) -> tuple[Array, Array]:
         """The weights, one row per output, and the intercepts."""
         W, K = x.reshape(self.outputs, -1), self.outputs
         coef, b = (W[:, :-1].copy(), W[:, -1].copy()) if self.fit_intercept else (W.copy(), np.zeros(K))
+        b -= coef @ self.centre
         return coef, b - b.mean() if K > 1 else b  # a number that all classes share changes nothing
 
     def subset(self, rows: Indices) -> Risk:
@@ -120,9 +125,14 @@ class Risk:
         return self.L0 / (self.kappa - 1) if self.L0 > 0 else 1.0  # without features all give the same model
 
     @cached_property
+    def rows(self) -> Any:
+        """The features; stand-ins are made of them as they are, and all are centred then."""
+        return self.X if self.gaussian is not None or not self.centre.any() else self.X - self.centre
+
+    @cached_property
     def data(self) -> Any:
         """The features, with ones if there is an intercept."""
-        return with_ones(self.X) if self.fit_intercept else self.X
+        return with_ones(self.rows) if self.fit_intercept else self.rows
 
     @cached_property
     def sketch_of_all(self) -> Sketch:
@@ -311,6 +321,8 @@ def _sketched(
     rows[:, d:] = 1.0
     if gaussian is not None:
         _impute(rows[:, :d], X, scales != 0, which, gaussian)
+        if ones:
+            rows[:, :d] -= gaussian.mean
         return rows
     for copy, column in enumerate(which.T):
         for part in row_blocks(n, d):

@@ -49,12 +49,13 @@ def validate_table(
     *,
     reset: bool,
     accept_sparse: bool = False,
+    sample_weight: Any = None,
     **options: Any,
 ) -> Any:
     """`validate_data` of scikit-learn for numbers and data frames, which get an `encoder_` if they need one.
 
     With `reset`, the estimator takes down the columns, the encoder and the `groups_`; without, later tables
-    get the same columns.
+    get the same columns. The encoder learns from rows whose weight is not 0.
     """
     X = as_pandas(X)
     refuse_repeated(list(getattr(X, "columns", ())))
@@ -66,7 +67,8 @@ def validate_table(
         return validate_numbers(estimator, X, y, reset=reset, accept_sparse=accept_sparse, **options)
     if reset:
         validate_data(estimator, X, skip_check_array=True)  # takes down the names of the columns
-        estimator.groups_ = estimator.encoder_.fit(X).groups_
+        weights = row_weights(sample_weight, X)
+        estimator.groups_ = estimator.encoder_.fit(X if weights is None else X[weights > 0]).groups_
     X = estimator.encoder_.transform(X)
     X = X if accept_sparse else as_dense(X)
     return X if isinstance(y, str) else check_X_y(X, y, **_array_options(accept_sparse), **options)
@@ -233,7 +235,13 @@ def as_pandas(X: Any) -> Any:
     import pandas
 
     X = X.collect() if hasattr(X, "collect") else X
-    return pandas.DataFrame({name: X[name].to_numpy() for name in X.columns})
+    return pandas.DataFrame({name: _cells(X[name]) for name in X.columns})
+
+
+def _cells(column: Any) -> Any:
+    """The cells of a column of polars; a list of them where NumPy has no type for one."""
+    nested = column.dtype.is_nested() or str(column.dtype).endswith("Int128")
+    return column.to_list() if nested else column.to_numpy()
 
 
 def is_frame(X: Any) -> bool:
